@@ -1,0 +1,20 @@
+"""How a continuous-batching engine behaves, in virtual time and without I/O.
+
+`EngineModel.step(now_s)` plays one iteration of a vLLM V1 engine: who runs, who waits, who is
+preempted, which prompt tokens the prefix cache spares, and how long the iteration takes.
+"""
+
+from dispatcher.engine_model.config import EngineConfig, SchedulingPolicy
+from dispatcher.engine_model.engine import EngineModel, StepResult
+from dispatcher.engine_model.requests import EngineRequest, RequestState
+from dispatcher.engine_model.timing import IterationTiming
+
+__all__ = [
+    "EngineConfig",
+    "EngineModel",
+    "EngineRequest",
+    "IterationTiming",
+    "RequestState",
+    "SchedulingPolicy",
+    "StepResult",
+]

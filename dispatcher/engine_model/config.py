@@ -1,0 +1,107 @@
+"""What an engine was launched with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dispatcher.core.gpu_profiles import GpuProfile, ModelProfile, kv_capacity_tokens
+
+SchedulingPolicy = Literal["fcfs", "priority"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Launch parameters of one engine, named as vLLM names them.
+
+    Attributes:
+        gpu: GPU type.
+        model: Model shape.
+        num_blocks: KV cache blocks.
+        max_model_len: Longest prompt plus output, tokens; must fit into the KV cache.
+        tp: GPUs that share the model, at least 1.
+        max_num_seqs: Seats: requests that may run at once, at least 1.
+        max_num_batched_tokens: Tokens one iteration may compute, at least `max_num_seqs`.
+        block_size: Tokens per KV block.
+        scheduling_policy: What orders the waiting requests.
+        enable_prefix_caching: Whether full blocks are shared by content.
+    """
+
+    gpu: GpuProfile
+    model: ModelProfile
+    num_blocks: int
+    max_model_len: int
+    tp: int = 1
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    block_size: int = 16
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    enable_prefix_caching: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "max_num_seqs", "block_size", "num_blocks", "max_model_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least"
+                f" max_num_seqs ({self.max_num_seqs})"
+            )
+        if self.scheduling_policy not in ("fcfs", "priority"):
+            raise ValueError(
+                f"scheduling_policy must be fcfs or priority, not {self.scheduling_policy!r}"
+            )
+        if self.kv_capacity_tokens < self.max_model_len:
+            raise ValueError(
+                f"max_model_len ({self.max_model_len}) does not fit into the KV cache of"
+                f" {self.num_blocks} blocks of {self.block_size} tokens"
+            )
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """Tokens that the KV cache holds."""
+        return self.num_blocks * self.block_size
+
+    @classmethod
+    def sized(
+        cls,
+        gpu: GpuProfile,
+        model: ModelProfile,
+        *,
+        tp: int = 1,
+        max_num_seqs: int = 256,
+        max_num_batched_tokens: int | None = None,
+        num_blocks: int | None = None,
+        block_size: int = 16,
+        max_model_len: int | None = None,
+        scheduling_policy: SchedulingPolicy = "fcfs",
+        enable_prefix_caching: bool = True,
+    ) -> EngineConfig:
+        """Fill in what was left out from the hardware, as an engine does at launch.
+
+        `num_blocks` defaults to what fits beside the weights, `max_model_len` to the model's own
+        or what the KV cache holds, `max_num_batched_tokens` to vLLM's defaults for its API server
+        (8192 from 70 GB on, A100 excepted; else 2048).
+
+        Raises:
+            ValueError: A parameter is out of range, or the model does not fit.
+        """
+        if num_blocks is None:
+            num_blocks = kv_capacity_tokens(gpu, model, tp) // block_size
+        if max_model_len is None:
+            max_model_len = min(model.max_model_len, num_blocks * block_size)
+        if max_num_batched_tokens is None:
+            large = gpu.hbm_gb >= 70 and not gpu.name.startswith("A100")
+            max_num_batched_tokens = max(8192 if large else 2048, max_num_seqs)
+        return cls(
+            gpu=gpu,
+            model=model,
+            num_blocks=num_blocks,
+            max_model_len=max_model_len,
+            tp=tp,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            block_size=block_size,
+            scheduling_policy=scheduling_policy,
+            enable_prefix_caching=enable_prefix_caching,
+        )

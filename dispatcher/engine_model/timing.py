@@ -1,0 +1,68 @@
+"""How long one iteration takes: a roofline per kind of kernel.
+
+Matrix products read all weights once and compute over every token of the batch; attention reads
+the KV of every context and computes scores. Each takes the longer of its two bounds (Williams et
+al., "Roofline", CACM 2009), one after the other. Of another form than the linear cost profile that
+a router fits to it: the router never sees this.
+"""
+
+from __future__ import annotations
+
+from dispatcher.core.gpu_profiles import (
+    HOST_S_PER_SEQUENCE,
+    ITERATION_OVERHEAD_S,
+    GpuProfile,
+    ModelProfile,
+    all_reduce_s,
+)
+
+
+class IterationTiming:
+    """Iteration time of one model on `tp` GPUs of one type.
+
+    Example:
+        >>> from dispatcher.core.gpu_profiles import A100_80G, LLAMA_8B
+        >>> timing = IterationTiming(A100_80G, LLAMA_8B)
+        >>> round(timing.iteration_s(1, 1, 500, 500) * 1000, 1)  # one decoding request, ms
+        10.5
+    """
+
+    __slots__ = (
+        "_comm_fixed_s",
+        "_comm_s_per_token",
+        "_compute_s_per_token",
+        "_kv_read_s_per_token",
+        "_score_s_per_pair",
+        "_weights_read_s",
+    )
+
+    def __init__(self, gpu: GpuProfile, model: ModelProfile, tp: int = 1) -> None:
+        flops_per_s = gpu.flops_per_s * tp
+        bytes_per_s = gpu.bytes_per_s * tp
+        self._compute_s_per_token = model.flops_per_token / flops_per_s
+        self._weights_read_s = model.weight_bytes / bytes_per_s
+        # Scores and weighted values: two products of 2 * head_dim per head, query and key.
+        width = model.attention_heads * model.head_dim
+        self._score_s_per_pair = 4.0 * model.layers * width / flops_per_s
+        self._kv_read_s_per_token = model.kv_bytes_per_token / bytes_per_s
+        self._comm_fixed_s = all_reduce_s(gpu, model, tp, 0)
+        self._comm_s_per_token = all_reduce_s(gpu, model, tp, 1) - self._comm_fixed_s
+
+    def iteration_s(
+        self, sequences: int, tokens: int, context_tokens: int, score_pairs: float
+    ) -> float:
+        """Return the time of one iteration, seconds.
+
+        Args:
+            sequences: Requests in the batch.
+            tokens: Tokens computed, prompt and output together.
+            context_tokens: KV tokens read, summed over the requests.
+            score_pairs: Query-key pairs, summed over the requests.
+        """
+        linear_s = max(tokens * self._compute_s_per_token, self._weights_read_s)
+        attention_s = max(
+            score_pairs * self._score_s_per_pair, context_tokens * self._kv_read_s_per_token
+        )
+        comm_s = self._comm_fixed_s + tokens * self._comm_s_per_token
+        host_s = ITERATION_OVERHEAD_S + sequences * HOST_S_PER_SEQUENCE
+        return linear_s + attention_s + comm_s + host_s
