@@ -1,0 +1,1 @@
+"""Headway: a dispatcher proxy for agent applications over mixed vLLM fleets."""

@@ -1,0 +1,35 @@
+"""What can go wrong inside the scheduler.
+
+HeadwayError
+├── ConfigurationError      a setting, a parameter, a profile: says what, where, what was expected
+│   ├── UnknownNameError        no such policy, GPU, model profile
+│   └── BadParameterError       a policy parameter out of its schema
+├── UnknownInstanceError    an event names an instance that is not in the fleet
+└── InvariantError          the scheduler's own books do not add up: a defect, never bad input
+"""
+
+from __future__ import annotations
+
+
+class HeadwayError(Exception):
+    """Root of everything raised here."""
+
+
+class ConfigurationError(HeadwayError):
+    """A setting that cannot be used."""
+
+
+class UnknownNameError(ConfigurationError):
+    """A name that is in no catalog."""
+
+
+class BadParameterError(ConfigurationError):
+    """A parameter outside its schema."""
+
+
+class UnknownInstanceError(HeadwayError):
+    """An event about an instance that never joined."""
+
+
+class InvariantError(HeadwayError, AssertionError):
+    """A broken promise of DESIGN's list; carries the history of the call where there is one."""

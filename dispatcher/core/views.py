@@ -1,0 +1,149 @@
+"""What policies may see. Read-only: the coordinator's own records, behind these Protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from dispatcher.core.types import (
+    AttemptId,
+    CallId,
+    CallSpec,
+    EngineGauges,
+    InstanceId,
+    InstanceSpec,
+    LengthEstimate,
+    SeatTag,
+    WorkflowId,
+)
+from dispatcher.core.workflow_types import Placement, StageBudget
+
+
+class CallView(Protocol):
+    """A call that has not ended."""
+
+    @property
+    def spec(self) -> CallSpec:
+        """What was known on arrival."""
+
+    @property
+    def sequence(self) -> int:
+        """Arrival order, unique; what breaks ties."""
+
+    @property
+    def arrived_s(self) -> float:
+        """When the client began to wait."""
+
+    @property
+    def enqueued_s(self) -> float:
+        """When it entered the place where it waits now."""
+
+    @property
+    def length(self) -> LengthEstimate:
+        """Latest estimate of its output."""
+
+    @property
+    def generated_tokens(self) -> int:
+        """Output tokens so far, earlier attempts included."""
+
+    @property
+    def placement(self) -> Placement:
+        """Where it stands in its workflow."""
+
+    @property
+    def budget(self) -> StageBudget:
+        """Its stage's share of the remaining time."""
+
+    @property
+    def avoid(self) -> Collection[InstanceId]:
+        """Instances where an attempt of it has failed."""
+
+
+class AttemptView(Protocol):
+    """One try of a call at one instance, in flight."""
+
+    @property
+    def attempt_id(self) -> AttemptId:
+        """Unique for the life of the coordinator."""
+
+    @property
+    def call(self) -> CallView:
+        """What it tries."""
+
+    @property
+    def seat(self) -> SeatTag:
+        """The kind of seat it sits on."""
+
+    @property
+    def dispatched_s(self) -> float:
+        """When it went out."""
+
+    @property
+    def first_token_s(self) -> float | None:
+        """When its first token came."""
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens of this attempt so far."""
+
+
+class InstanceView(Protocol):
+    """One engine and what the coordinator has put there."""
+
+    @property
+    def spec(self) -> InstanceSpec:
+        """What it is."""
+
+    @property
+    def available(self) -> bool:
+        """Up and not draining."""
+
+    @property
+    def seats(self) -> int:
+        """Sequences it may hold in flight; at least 1."""
+
+    @property
+    def seats_in_use(self) -> int:
+        """Sequences in flight, at least 0; may pass `seats` just after seats shrank."""
+
+    @property
+    def in_flight(self) -> Mapping[AttemptId, AttemptView]:
+        """Attempts that are out, oldest first."""
+
+    @property
+    def queued(self) -> int:
+        """Calls waiting in its own queue."""
+
+    @property
+    def in_flight_tokens(self) -> int:
+        """Context tokens of what is out: prompts and what they have generated so far."""
+
+    @property
+    def gauges(self) -> EngineGauges:
+        """The engine's own word, as of the last scrape."""
+
+
+class FleetView(Protocol):
+    """All instances, and what the cost model says of a call at each."""
+
+    @property
+    def instances(self) -> Mapping[InstanceId, InstanceView]:
+        """Every instance, up or not, in the order in which they joined."""
+
+    def compute_s(self, call: CallView, instance: InstanceView) -> float:
+        """t_comp: prefill and decode of the call there at its present load (Eq. 2)."""
+
+    def mean_compute_s(self, call: CallView) -> float:
+        """t_comp averaged over the instances that fit the call (Eq. 6)."""
+
+    def backlog_s(self, instance: InstanceView) -> float:
+        """W: seconds until what is queued and in flight there would be done; 0 when idle."""
+
+    def remaining_s(self, attempt: AttemptView, instance: InstanceView) -> float:
+        """Predicted time until an attempt that is out there ends."""
+
+    def live_calls(self, workflow_id: WorkflowId) -> Sequence[CallView]:
+        """Calls of a workflow that have not ended, in order of arrival."""
+
+    def call(self, call_id: CallId) -> CallView | None:
+        """A call that has not ended."""

@@ -1,0 +1,1 @@
+"""The gateway: the scheduler core between real sockets."""

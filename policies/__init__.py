@@ -1,0 +1,1 @@
+"""Scheduling policies: routing, ordering, admission. One file per published algorithm."""

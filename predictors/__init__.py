@@ -1,0 +1,1 @@
+"""Predictors: output length, time per instance, prompt tokens. One file per method."""

@@ -1,0 +1,1 @@
+"""Workflows: the stage tracker, deadlines and budgets, templates learned from history."""
