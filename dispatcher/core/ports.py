@@ -50,8 +50,9 @@ class Routing(Protocol):
         """Pick one of `candidates`, or `None` to hold the call centrally.
 
         `candidates` is never empty, in fleet order, and holds only instances that are available
-        and can serve the call. Early binding: asked once on arrival. Held calls (late binding, or
-        an earlier `None`) are asked again with the candidates that have a free seat.
+        and can serve the call. Early binding: asked on arrival, and again after every ended attempt
+        for a call that got `None`. Late binding: asked when seats are free, with just the
+        candidates that have one.
         """
 
 

@@ -90,6 +90,8 @@ class CallSpec:
     """The client's own `priority`, clamped by its tenant; lower first, breaks ties only."""
     tenant_weight: float = 1.0
     streaming: bool = False
+    reject_late: bool = False
+    """Turn the call away (408) once its workflow's deadline has gone."""
     dedupe_key: str | None = None
     """Equal for a call and the same call sent again by an SDK; `None` where unknown."""
     features: Mapping[str, float] = field(default_factory=dict)

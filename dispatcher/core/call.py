@@ -1,0 +1,97 @@
+"""The coordinator's own record of a call and of its attempts. Policies see them as views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from dispatcher.core.types import (
+    AttemptId,
+    CallId,
+    CallSpec,
+    InstanceId,
+    LengthEstimate,
+    SeatTag,
+)
+from dispatcher.core.workflow_types import Placement, StageBudget
+
+if TYPE_CHECKING:
+    from dispatcher.core.fleet import Instance
+
+
+class Place(StrEnum):
+    """Where a call is; always exactly one of these."""
+
+    MOVING = "moving"
+    """Waiting to be placed anew (a policy switch, a lost instance)."""
+    HELD = "held"
+    QUEUED = "queued"
+    IN_FLIGHT = "in_flight"
+    ENDED = "ended"
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A call from arrival to end."""
+
+    spec: CallSpec
+    sequence: int
+    arrived_s: float
+    enqueued_s: float
+    length: LengthEstimate
+    placement: Placement
+    budget: StageBudget
+    place: Place = Place.MOVING
+    #: where it is queued or in flight
+    instance: Instance | None = None
+    #: instances that can serve it, up or not; as of its last placement
+    candidates: frozenset[InstanceId] = frozenset()
+    avoid: set[InstanceId] = field(default_factory=set)
+    generated_tokens: int = 0
+    attempts_made: int = 0
+    attempt: Attempt | None = None
+    #: where its last attempt went
+    served_by: InstanceId | None = None
+    cancelled: bool = False
+    #: what it adds to its instance's queued load
+    queued_prefill_s: float = 0.0
+    queued_output_tokens: float = 0.0
+    first_dispatched_s: float | None = None
+    first_token_s: float | None = None
+    predicted_compute_s: float | None = None
+    urgency_s: float | None = None
+    backlog_s: float | None = None
+
+    @property
+    def call_id(self) -> CallId:
+        """Short for `spec.call_id`."""
+        return self.spec.call_id
+
+    @property
+    def remaining_tokens(self) -> float:
+        """max(1, L_hat - g) per sequence (ALGORITHMS, section 0: `rem`)."""
+        return max(1.0, self.length.expected_tokens - self.generated_tokens / self.spec.seats)
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One try of a call at one instance, from `Dispatch` to `AttemptEnded`."""
+
+    attempt_id: AttemptId
+    call: Call
+    instance: Instance
+    seat: SeatTag
+    dispatched_s: float
+    #: tokens that earlier attempts had produced
+    resumed_tokens: int = 0
+    first_token_s: float | None = None
+    output_tokens: int = 0
+    stopping: bool = False
+    #: what it adds to its instance's load
+    pending_prefill_s: float = 0.0
+    remaining_tokens: float = 0.0
+    context_tokens: int = 0
+    #: the instance's integrals when it went out (calls x seconds, tokens x seconds)
+    running_integral: float = 0.0
+    resident_integral: float = 0.0

@@ -1,0 +1,516 @@
+"""The one place where scheduling state changes: `Coordinator.handle(now_s, event) -> commands`.
+
+It knows no clock, no socket and no algorithm: time comes in, policies and predictors come in, and
+what should happen goes out as commands. The gateway and the simulator drive the same class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dispatcher.core import events as ev
+from dispatcher.core.call import Attempt, Call, Place
+from dispatcher.core.commands import (
+    Abort,
+    Command,
+    Dispatch,
+    Preempt,
+    RecordCall,
+    RecordWorkflow,
+    Reject,
+    WakeAt,
+)
+from dispatcher.core.errors import InvariantError
+from dispatcher.core.fleet import Fleet, Instance, context_tokens
+from dispatcher.core.placing import Placing
+from dispatcher.core.ports import (
+    AttemptTiming,
+    CostModel,
+    LengthPredictor,
+    Observer,
+    Policy,
+    TrackerUpdate,
+    WorkflowTracker,
+)
+from dispatcher.core.records import Archive, call_record
+from dispatcher.core.types import (
+    AttemptId,
+    CallId,
+    LengthEstimate,
+    Outcome,
+    RejectReason,
+    SeatTag,
+    Usage,
+)
+from dispatcher.core.workflow_types import CallResult, Quote, WorkflowDeclaration
+
+_PRIORITY_BOUND = 2**31 - 1
+_RETRY_AFTER_BOUNDS_S = (1.0, 600.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on what may wait."""
+
+    max_calls: int = 10_000
+    """Waiting calls; one more is rejected."""
+    max_wait_s: float = 600.0
+    """Longest wait before a call's first (or next) attempt."""
+    max_attempts: int = 3
+    """Attempts that may fail before the call does."""
+
+
+class Coordinator:
+    """Calls, attempts and instances, and every decision about them."""
+
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        tracker: WorkflowTracker,
+        lengths: LengthPredictor,
+        costs: CostModel,
+        limits: Limits | None = None,
+        epoch_s: float = 0.0,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        """`epoch_s` is the moment that engine priorities count from."""
+        self.tracker = tracker
+        self.limits = limits or Limits()
+        self.calls: dict[CallId, Call] = {}
+        self.attempts: dict[AttemptId, Attempt] = {}
+        self.archive = Archive()
+        self.fleet = Fleet(costs, tracker, self.calls)
+        self.placing = Placing(policy, self.fleet, self._dispatch)
+        self._lengths = lengths
+        self._costs = costs
+        self._observers = tuple(observers)
+        self._epoch_s = epoch_s
+        self._now_s = epoch_s
+        self._sequence = 0
+        self._attempts_made = 0
+        self._commands: list[Command] = []
+        #: the earliest `WakeAt` that has not come back as a tick
+        self._wake_s: float | None = None
+        self._policy_tick_s: float | None = None
+        self._schedule_policy_tick()
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            ev.CallArrived: self._call_arrived,
+            ev.EstimateReady: self._estimate_ready,
+            ev.FirstToken: self._first_token,
+            ev.Progress: self._progress,
+            ev.AttemptEnded: self._attempt_ended,
+            ev.CallCancelled: self._call_cancelled,
+            ev.WorkflowDeclared: self._workflow_declared,
+            ev.StageReported: self._stage_reported,
+            ev.PlanPosted: self._plan_posted,
+            ev.WorkflowFinished: self._workflow_finished,
+            ev.WorkflowCancelled: self._workflow_cancelled,
+            ev.InstanceUp: self._instance_up,
+            ev.InstanceObserved: self._instance_observed,
+            ev.InstanceDown: self._instance_down,
+            ev.InstanceDraining: self._instance_draining,
+            ev.ModelSwapped: self._model_swapped,
+            ev.PolicySwitched: self._policy_switched,
+            ev.Tick: self._tick,
+        }
+
+    # --- the driver's side ---
+
+    @property
+    def policy(self) -> Policy:
+        """The one that decides now."""
+        return self.placing.policy
+
+    @property
+    def now_s(self) -> float:
+        """Time of the last event."""
+        return self._now_s
+
+    def handle(self, now_s: float, event: ev.Event) -> list[Command]:
+        """Take one event, change state, say what to do.
+
+        Time must not run backwards; a step back (clocks differ by a hair between threads) is
+        taken as no time at all.
+        """
+        self._now_s = now_s = max(now_s, self._now_s)
+        self.fleet.now_s = now_s
+        commands: list[Command] = []
+        self._commands = commands
+        self._handlers[type(event)](event)
+        self.placing.pump(now_s)
+        for observer in self._observers:
+            observer.observe(event, self.fleet, now_s)
+        self._wish_to_wake(now_s)
+        return commands
+
+    def quote(self, declaration: WorkflowDeclaration) -> Quote:
+        """What a declared workflow may expect: its work, after the least backlog it would meet."""
+        up = [i for i in self.fleet if i.available]
+        if not up:
+            return Quote(feasible=False, earliest_finish_s=float("inf"))
+        work = self.fleet.work_s(frozenset(i.instance_id for i in up))
+        work_s = self.tracker.remaining_work_s(declaration.workflow_id, work)
+        backlog_s = min(self.fleet.backlog_s(i) for i in up)
+        finish_s = work_s + backlog_s
+        feasible = declaration.slo_s is None or finish_s <= declaration.slo_s
+        details = {"work_s": work_s, "backlog_s": backlog_s}
+        return Quote(feasible=feasible, earliest_finish_s=finish_s, details=details)
+
+    # --- calls ---
+
+    def _call_arrived(self, event: ev.CallArrived) -> None:
+        spec, now_s = event.spec, self._now_s
+        if spec.call_id in self.calls:
+            raise InvariantError(f"call {spec.call_id} arrived twice")
+        self._sequence += 1
+        placement = self.tracker.call_arrived(spec, now_s)
+        candidates = self.fleet.candidates(spec)
+        budget = self.tracker.budget(spec.call_id, self.fleet.work_s(candidates), now_s)
+        call = Call(
+            spec=spec,
+            sequence=self._sequence,
+            arrived_s=now_s,
+            enqueued_s=now_s,
+            length=self._lengths.predict(spec),
+            placement=placement,
+            budget=budget,
+            candidates=candidates,
+        )
+        self.calls[spec.call_id] = call
+        if spec.reject_late and placement.deadline_s <= now_s:
+            self._reject(call, RejectReason.DEADLINE)
+        elif not self.fleet.available(call):
+            self._reject(call, RejectReason.NO_ENGINE)
+        elif len(self.placing) + spec.seats > self.limits.max_calls:
+            self._reject(call, RejectReason.QUEUE_FULL)
+        else:
+            self._wait(call)
+
+    def _wait(self, call: Call) -> None:
+        self.placing.add(call, self._now_s + self.limits.max_wait_s, self._now_s)
+
+    def _estimate_ready(self, event: ev.EstimateReady) -> None:
+        call = self.calls.get(event.call_id)
+        if call is not None:
+            self._set_length(call, event.length)
+
+    def _set_length(self, call: Call, length: LengthEstimate) -> None:
+        call.length = length
+        if call.attempt is not None:
+            call.attempt.instance.progress(call.attempt, self._now_s)
+        else:
+            self.placing.refresh(call, self._now_s)
+
+    def _call_cancelled(self, event: ev.CallCancelled) -> None:
+        call = self.calls.get(event.call_id)
+        if call is not None:
+            self._cancel(call)
+
+    def _cancel(self, call: Call) -> None:
+        call.cancelled = True
+        if call.attempt is not None:
+            if not call.attempt.stopping:
+                call.attempt.stopping = True
+                self._commands.append(Abort(call.attempt.attempt_id))
+            return
+        self.placing.remove(call)
+        self._end(call, Outcome.CANCELLED)
+
+    def _reject(self, call: Call, reason: RejectReason, detail: str = "") -> None:
+        self._commands.append(Reject(call.call_id, reason, self.retry_after_s(call), detail))
+        failed = reason is RejectReason.ENGINE_FAILED
+        self._end(call, Outcome.ENGINE_ERROR if failed else Outcome.REJECTED)
+
+    def retry_after_s(self, call: Call) -> float:
+        """When the least loaded instance that fits will have worked off what it has now."""
+        backlogs = [self.fleet.backlog_s(i) for i in self.fleet.available(call)]
+        low, high = _RETRY_AFTER_BOUNDS_S
+        return min(high, max(low, min(backlogs, default=low)))
+
+    def _end(self, call: Call, outcome: Outcome, usage: Usage | None = None) -> None:
+        """The one way out for a call."""
+        now_s = self._now_s
+        del self.calls[call.call_id]
+        call.place = Place.ENDED
+        record = call_record(call, outcome, usage, now_s)
+        self.archive.keep(record)
+        self._commands.append(RecordCall(record))
+        result = CallResult(
+            outcome,
+            call.served_by,
+            record.prompt_tokens,
+            record.output_tokens,
+            record.cached_tokens,
+        )
+        self._apply(self.tracker.call_ended(call.call_id, result, now_s))
+
+    # --- attempts ---
+
+    def _dispatch(self, call: Call, instance: Instance, seat: SeatTag) -> None:
+        now_s = self._now_s
+        compute_s = self.fleet.compute_s(call, instance)
+        start_s = self.policy.ordering.latest_start_s(call, instance, self.fleet, now_s)
+        self._attempts_made += 1
+        attempt = Attempt(
+            attempt_id=AttemptId(self._attempts_made),
+            call=call,
+            instance=instance,
+            seat=seat,
+            dispatched_s=now_s,
+            resumed_tokens=call.generated_tokens,
+            pending_prefill_s=self.fleet.prefill_s(call, instance),
+            remaining_tokens=call.remaining_tokens,
+            context_tokens=context_tokens(call),
+        )
+        call.place = Place.IN_FLIGHT
+        call.instance = instance
+        call.attempt = attempt
+        call.served_by = instance.instance_id
+        call.attempts_made += 1
+        call.predicted_compute_s = compute_s
+        # Eq. 7: positive is already late
+        call.urgency_s = compute_s - (call.budget.stage_deadline_s - now_s)
+        if call.first_dispatched_s is None:
+            call.first_dispatched_s = now_s
+        instance.add(attempt, now_s)
+        self.attempts[attempt.attempt_id] = attempt
+        self.tracker.call_dispatched(call.call_id, instance.instance_id, call.urgency_s, now_s)
+        self._commands.append(
+            Dispatch(
+                call.call_id,
+                attempt.attempt_id,
+                instance.instance_id,
+                self._engine_priority(start_s),
+                call.generated_tokens,
+            )
+        )
+
+    def _engine_priority(self, latest_start_s: float | None) -> int:
+        if latest_start_s is None:
+            return 0
+        milliseconds = round(1000.0 * (latest_start_s - self._epoch_s))
+        return max(-_PRIORITY_BOUND, min(_PRIORITY_BOUND, milliseconds))
+
+    def _first_token(self, event: ev.FirstToken) -> None:
+        attempt = self.attempts.get(event.attempt_id)
+        if attempt is not None and attempt.first_token_s is None:
+            attempt.first_token_s = self._now_s
+            if attempt.call.first_token_s is None:
+                attempt.call.first_token_s = self._now_s
+            attempt.instance.progress(attempt, self._now_s)
+
+    def _progress(self, event: ev.Progress) -> None:
+        attempt = self.attempts.get(event.attempt_id)
+        if attempt is not None:
+            self._count_tokens(attempt, event.output_tokens)
+            attempt.instance.progress(attempt, self._now_s)
+
+    def _count_tokens(self, attempt: Attempt, output_tokens: int) -> None:
+        new = max(0, output_tokens - attempt.output_tokens)
+        attempt.output_tokens += new
+        attempt.call.generated_tokens += new
+        attempt.instance.tokens_total += new
+
+    def _attempt_ended(self, event: ev.AttemptEnded) -> None:
+        attempt = self.attempts.pop(event.attempt_id, None)
+        if attempt is None:
+            raise InvariantError(f"attempt {event.attempt_id} ended twice or was never sent")
+        call, instance, usage = attempt.call, attempt.instance, event.usage
+        tokens = usage.output_tokens if usage is not None else event.output_tokens
+        self._count_tokens(attempt, tokens)
+        if event.first_token_s is not None and attempt.first_token_s is None:
+            attempt.first_token_s = event.first_token_s
+            call.first_token_s = call.first_token_s or event.first_token_s
+        instance.drop(attempt, self._now_s)
+        call.attempt = None
+        self.placing.touch(instance)
+        if event.outcome is Outcome.OK:
+            self._learn(attempt, usage)
+        self._after_attempt(call, instance, event)
+        if instance.removing and not instance.attempts:
+            self._leave(instance)
+
+    def _after_attempt(self, call: Call, instance: Instance, event: ev.AttemptEnded) -> None:
+        outcome = event.outcome
+        if outcome is Outcome.OK or outcome is Outcome.CLIENT_ERROR:
+            self._end(call, outcome, event.usage)
+        elif call.cancelled or outcome is Outcome.CANCELLED:
+            self._end(call, Outcome.CANCELLED, event.usage)
+        elif outcome is Outcome.PREEMPTED:
+            self._wait(call)
+        elif not event.retryable:
+            self._end(call, Outcome.ENGINE_ERROR, event.usage)
+        else:
+            call.avoid.add(instance.instance_id)
+            # what reached nobody does not count as generated
+            call.generated_tokens = 0
+            if call.attempts_made >= self.limits.max_attempts:
+                self._reject(call, RejectReason.ENGINE_FAILED, event.detail)
+            else:
+                self._wait(call)
+
+    def _learn(self, attempt: Attempt, usage: Usage | None) -> None:
+        call, instance, now_s = attempt.call, attempt.instance, self._now_s
+        total_s = now_s - attempt.dispatched_s
+        if usage is None or total_s <= 0.0 or attempt.resumed_tokens:
+            return
+        seats = call.spec.seats
+        instance.saw_cache(usage.prompt_tokens, usage.cached_tokens)
+        self._lengths.learn(call.spec, max(1, round(usage.output_tokens / seats)))
+        first_s = attempt.first_token_s if call.spec.streaming else None
+        running = (instance.running_integral - attempt.running_integral) / total_s
+        resident = (instance.resident_integral - attempt.resident_integral) / total_s
+        self._costs.learn(
+            AttemptTiming(
+                instance_id=instance.instance_id,
+                prompt_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens,
+                output_tokens=max(1, round(usage.output_tokens / seats)),
+                ttft_s=None if first_s is None else first_s - attempt.dispatched_s,
+                decode_s=None if first_s is None else now_s - first_s,
+                total_s=total_s,
+                mean_running=max(1.0, running),
+                mean_resident_tokens=max(0.0, resident),
+            )
+        )
+
+    # --- workflows ---
+
+    def _apply(self, update: TrackerUpdate) -> None:
+        """Carry out what an event meant to the workflows."""
+        for call_id in update.rebudget:
+            call = self.calls.get(call_id)
+            if call is not None and call.attempt is None:
+                work_s = self.fleet.work_s(call.candidates)
+                call.budget = self.tracker.budget(call_id, work_s, self._now_s)
+                self.placing.refresh(call, self._now_s)
+        if update.stage_ended:
+            self.placing.drop_plan()
+        self._commands.extend(RecordWorkflow(record) for record in update.ended)
+
+    def _workflow_declared(self, event: ev.WorkflowDeclared) -> None:
+        self.tracker.declare(event.declaration, self._now_s)
+
+    def _stage_reported(self, event: ev.StageReported) -> None:
+        self._apply(
+            self.tracker.stage_reported(
+                event.workflow_id, event.stage, event.duration_s, self._now_s
+            )
+        )
+
+    def _plan_posted(self, event: ev.PlanPosted) -> None:
+        self._apply(self.tracker.plan_posted(event.workflow_id, event.stages, self._now_s))
+
+    def _workflow_finished(self, event: ev.WorkflowFinished) -> None:
+        self._apply(self.tracker.finish(event.workflow_id, self._now_s, cancelled=False))
+
+    def _workflow_cancelled(self, event: ev.WorkflowCancelled) -> None:
+        live = list(self.tracker.live_calls(event.workflow_id))
+        self._apply(self.tracker.finish(event.workflow_id, self._now_s, cancelled=True))
+        for call_id in live:
+            call = self.calls.get(call_id)
+            if call is not None:
+                self._cancel(call)
+
+    # --- instances ---
+
+    def _instance_up(self, event: ev.InstanceUp) -> None:
+        instance = self.fleet.join(event.spec)
+        instance.up = True
+        instance.draining = instance.removing = False
+        self.placing.joined(instance)
+
+    def _instance_observed(self, event: ev.InstanceObserved) -> None:
+        instance = self.fleet.get(event.instance_id)
+        instance.gauges = event.gauges
+        if instance.controller is not None:
+            before = instance.seats
+            seats = instance.controller.observe(
+                self._now_s,
+                event.gauges,
+                in_use=instance.seats_in_use,
+                backlog=instance.queued > 0 or self.placing.held > 0,
+                tokens_total=instance.tokens_total,
+            )
+            if seats > before:
+                self.placing.touch(instance)
+
+    def _instance_down(self, event: ev.InstanceDown) -> None:
+        instance = self.fleet.get(event.instance_id)
+        instance.up = False
+        self.fleet.changed()
+        self.placing.lost(instance)
+
+    def _instance_draining(self, event: ev.InstanceDraining) -> None:
+        instance = self.fleet.get(event.instance_id)
+        instance.draining = True
+        instance.removing = instance.removing or event.remove
+        self.placing.lost(instance)
+        if instance.removing and not instance.attempts:
+            self._leave(instance)
+
+    def _leave(self, instance: Instance) -> None:
+        self.fleet.leave(instance)
+        self.placing.left(instance)
+
+    # --- policy and time ---
+
+    def _model_swapped(self, event: ev.ModelSwapped) -> None:
+        if self.policy.tunable is not None:
+            self.policy.tunable.tune(event.name, event.value)
+
+    def _policy_switched(self, event: ev.PolicySwitched) -> None:
+        self.placing.switch(event.policy)
+        self._schedule_policy_tick()
+
+    def _schedule_policy_tick(self) -> None:
+        period_s = self.policy.tick_s
+        self._policy_tick_s = None if period_s is None else self._now_s + period_s
+
+    def _tick(self, event: ev.Tick) -> None:
+        now_s = self._now_s
+        if self._wake_s is not None and now_s >= self._wake_s:
+            self._wake_s = None
+        for call in self.placing.impatient(now_s):
+            self.placing.remove(call)
+            self._reject(call, RejectReason.QUEUE_TIMEOUT)
+        expiry_s = self.tracker.next_expiry_s()
+        if expiry_s is not None and expiry_s <= now_s:
+            self._apply(self.tracker.expire(now_s))
+        if self._policy_tick_s is not None and now_s >= self._policy_tick_s:
+            self._schedule_policy_tick()
+            self.placing.tick(now_s)
+            self._preempt()
+
+    def _preempt(self) -> None:
+        if self.policy.preemption is None:
+            return
+        for attempt_id in self.policy.preemption.preempt(self.fleet, self._now_s):
+            attempt = self.attempts.get(attempt_id)
+            if attempt is not None and not attempt.stopping:
+                attempt.stopping = True
+                self._commands.append(Preempt(attempt_id))
+
+    def _wish_to_wake(self, now_s: float) -> None:
+        wishes = (
+            self.placing.next_wake_s(now_s),
+            self.tracker.next_expiry_s(),
+            self._policy_tick_s,
+        )
+        at_s = min((wish for wish in wishes if wish is not None), default=None)
+        if at_s is not None and (self._wake_s is None or at_s < self._wake_s):
+            self._wake_s = at_s
+            self._commands.append(WakeAt(at_s))
+
+
+def counts(coordinator: Coordinator) -> Mapping[str, int]:
+    """Calls by where they are."""
+    return {
+        "waiting": len(coordinator.placing),
+        "held": coordinator.placing.held,
+        "in_flight": len(coordinator.attempts),
+        "live": len(coordinator.calls),
+    }

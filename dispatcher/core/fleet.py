@@ -1,0 +1,334 @@
+"""The instances: what is queued and in flight at each, and what the cost model says of it.
+
+Loads are kept as running sums, so that a backlog costs O(1) however much waits:
+W = (sum of queued t_comp + sum of in-flight rem) / m (ALGORITHMS, section 0), where decode time is
+tokens x TPOT and TPOT is one figure for the whole instance at its present load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from dispatcher.core.call import Attempt, Call
+from dispatcher.core.errors import UnknownInstanceError
+from dispatcher.core.ports import CallQueue, CostModel, WorkflowTracker, WorkSeconds
+from dispatcher.core.seats import SeatController
+from dispatcher.core.types import (
+    AttemptId,
+    CallId,
+    CallSpec,
+    EngineGauges,
+    InstanceId,
+    InstanceSpec,
+    WorkflowId,
+)
+from dispatcher.core.views import AttemptView, CallView, InstanceView
+
+_MEANS_MAX_AGE_S = 1.0
+_MEANS_BOUND = 256
+_PROBE_TOKENS = 1000.0
+_CACHED_SHARE_WEIGHT = 0.05
+
+
+class Instance:
+    """One engine, with its queue and its attempts."""
+
+    def __init__(self, spec: InstanceSpec, order: int) -> None:
+        self.spec = spec
+        #: position in the fleet; decides ties
+        self.order = order
+        self.up = True
+        self.draining = False
+        self.removing = False
+        self.queue: CallQueue | None = None
+        self.gauges = EngineGauges()
+        self.controller: SeatController | None = None
+        self.seats_in_use = 0
+        self.in_flight_tokens = 0
+        #: output tokens from here since it joined
+        self.tokens_total = 0
+        #: share of prompt tokens found in its prefix cache, moving average
+        self.cached_share = 0.0
+        self.queued_prefill_s = 0.0
+        self.queued_output_tokens = 0.0
+        self.pending_prefill_s = 0.0
+        self.remaining_tokens = 0.0
+        self.running_integral = 0.0
+        self.resident_integral = 0.0
+        self._integrated_s = 0.0
+        self._attempts: dict[AttemptId, Attempt] = {}
+        self.in_flight: Mapping[AttemptId, AttemptView] = MappingProxyType(self._attempts)
+        self.respec(spec)
+
+    def respec(self, spec: InstanceSpec) -> None:
+        """Take what the instance now says of itself; learned seats are kept."""
+        self.spec = spec
+        if spec.seats is not None:
+            self.controller = None
+        elif self.controller is None:
+            self.controller = SeatController()
+
+    @property
+    def instance_id(self) -> InstanceId:
+        """Short for `spec.instance_id`."""
+        return self.spec.instance_id
+
+    @property
+    def available(self) -> bool:
+        """Up and not draining."""
+        return self.up and not self.draining
+
+    @property
+    def seats(self) -> int:
+        """Fixed by its specification, or found by the controller; at least 1."""
+        if self.spec.seats is not None:
+            return self.spec.seats
+        assert self.controller is not None
+        return self.controller.seats
+
+    @property
+    def queued(self) -> int:
+        """Calls in its queue."""
+        return 0 if self.queue is None else len(self.queue)
+
+    @property
+    def attempts(self) -> Mapping[AttemptId, Attempt]:
+        """The coordinator's own records of what is out."""
+        return self._attempts
+
+    def fits(self, spec: CallSpec) -> bool:
+        """Whether it can serve the call, up or not."""
+        own = self.spec
+        return (
+            spec.model in own.models
+            and spec.task in own.tasks
+            and spec.prompt_tokens <= own.max_model_len
+            and spec.modalities <= own.modalities
+            and (spec.pinned_to is None or spec.pinned_to == own.instance_id)
+        )
+
+    def integrate(self, now_s: float) -> None:
+        """Bring the time integrals of the load up to now; before every change of it."""
+        span_s = now_s - self._integrated_s
+        self.running_integral += span_s * self.seats_in_use
+        self.resident_integral += span_s * self.in_flight_tokens
+        self._integrated_s = now_s
+
+    def add(self, attempt: Attempt, now_s: float) -> None:
+        """An attempt goes out."""
+        self.integrate(now_s)
+        attempt.running_integral = self.running_integral
+        attempt.resident_integral = self.resident_integral
+        self._attempts[attempt.attempt_id] = attempt
+        self.seats_in_use += attempt.call.spec.seats
+        self.in_flight_tokens += attempt.context_tokens
+        self.pending_prefill_s += attempt.pending_prefill_s
+        self.remaining_tokens += attempt.remaining_tokens
+
+    def drop(self, attempt: Attempt, now_s: float) -> None:
+        """An attempt is over."""
+        self.integrate(now_s)
+        del self._attempts[attempt.attempt_id]
+        self.seats_in_use -= attempt.call.spec.seats
+        self.in_flight_tokens -= attempt.context_tokens
+        self.pending_prefill_s -= attempt.pending_prefill_s
+        self.remaining_tokens -= attempt.remaining_tokens
+        if not self._attempts:
+            # sums of floats drift; an empty instance is exactly empty
+            self.pending_prefill_s = self.remaining_tokens = 0.0
+
+    def progress(self, attempt: Attempt, now_s: float) -> None:
+        """An attempt has a first token, or more tokens, or a new estimate."""
+        self.integrate(now_s)
+        call = attempt.call
+        if attempt.first_token_s is not None and attempt.pending_prefill_s:
+            self.pending_prefill_s -= attempt.pending_prefill_s
+            attempt.pending_prefill_s = 0.0
+        remaining = call.remaining_tokens
+        self.remaining_tokens += remaining - attempt.remaining_tokens
+        attempt.remaining_tokens = remaining
+        context = context_tokens(call)
+        self.in_flight_tokens += context - attempt.context_tokens
+        attempt.context_tokens = context
+
+    def saw_cache(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """An engine said how much of a prompt it found in its prefix cache."""
+        if prompt_tokens > 0:
+            share = min(1.0, cached_tokens / prompt_tokens)
+            self.cached_share += _CACHED_SHARE_WEIGHT * (share - self.cached_share)
+
+
+def context_tokens(call: Call) -> int:
+    """Tokens a call keeps resident: prompts, and output so far or (unseen) half of what is due."""
+    seats = call.spec.seats
+    seen = max(call.generated_tokens / seats, call.length.expected_tokens / 2)
+    return call.spec.prompt_tokens + int(seen) * seats
+
+
+class Fleet:
+    """All instances; the `FleetView` that policies see."""
+
+    def __init__(
+        self, costs: CostModel, tracker: WorkflowTracker, calls: Mapping[CallId, Call]
+    ) -> None:
+        self._costs = costs
+        self._tracker = tracker
+        self._calls = calls
+        self._joined = 0
+        self._all: dict[InstanceId, Instance] = {}
+        self.instances: Mapping[InstanceId, InstanceView] = MappingProxyType(self._all)
+        #: candidate set -> (computed at, prefill at 0 tokens, prefill per token, TPOT), all means
+        self._means: dict[frozenset[InstanceId], tuple[float, float, float, float]] = {}
+        self.now_s = 0.0
+
+    # --- membership ---
+
+    def __iter__(self) -> Iterator[Instance]:
+        return iter(self._all.values())
+
+    def get(self, instance_id: InstanceId) -> Instance:
+        """Raises `UnknownInstanceError`."""
+        try:
+            return self._all[instance_id]
+        except KeyError:
+            raise UnknownInstanceError(f"no instance {instance_id!r} in the fleet") from None
+
+    def join(self, spec: InstanceSpec) -> Instance:
+        """A new instance, or a known one with what it now serves."""
+        instance = self._all.get(spec.instance_id)
+        if instance is None:
+            instance = Instance(spec, self._joined)
+            instance.integrate(self.now_s)
+            self._joined += 1
+            self._all[spec.instance_id] = instance
+        else:
+            instance.respec(spec)
+        self._costs.add_instance(spec)
+        self._means.clear()
+        return instance
+
+    def leave(self, instance: Instance) -> None:
+        """It is gone for good."""
+        del self._all[instance.instance_id]
+        self._means.clear()
+
+    def changed(self) -> None:
+        """An instance came or went: means are stale."""
+        self._means.clear()
+
+    def candidates(self, spec: CallSpec) -> frozenset[InstanceId]:
+        """Instances that can serve the call, up or not.
+
+        A prompt thought too long for every instance goes to those with the longest context: the
+        estimate may be wrong, and the engine's own refusal says what is right.
+        """
+        fits = frozenset(i.instance_id for i in self._all.values() if i.fits(spec))
+        if fits:
+            return fits
+        serving = [
+            i
+            for i in self._all.values()
+            if spec.model in i.spec.models
+            and spec.task in i.spec.tasks
+            and spec.modalities <= i.spec.modalities
+            and (spec.pinned_to is None or spec.pinned_to == i.instance_id)
+        ]
+        longest = max((i.spec.max_model_len for i in serving), default=0)
+        return frozenset(i.instance_id for i in serving if i.spec.max_model_len == longest)
+
+    def available(self, call: Call) -> list[Instance]:
+        """Candidates that can take the call now; those where it failed only if no other can."""
+        up = [i for i in self._all.values() if i.instance_id in call.candidates and i.available]
+        if not call.avoid:
+            return up
+        return [i for i in up if i.instance_id not in call.avoid] or up
+
+    # --- FleetView ---
+
+    def call(self, call_id: CallId) -> CallView | None:
+        """A call that has not ended."""
+        return self._calls.get(call_id)
+
+    def live_calls(self, workflow_id: WorkflowId) -> Sequence[CallView]:
+        """Calls of a workflow that have not ended, in order of arrival."""
+        return [self._calls[c] for c in self._tracker.live_calls(workflow_id) if c in self._calls]
+
+    def prefill_s(self, call: CallView, instance: InstanceView) -> float:
+        """Predicted prefill of the call there, with the prefix cache's average help."""
+        share = self._all[instance.spec.instance_id].cached_share
+        prompt = call.spec.prompt_tokens + call.generated_tokens
+        return self._costs.prefill_s(instance.spec.instance_id, prompt * (1.0 - share))
+
+    def tpot_s(self, instance: InstanceView) -> float:
+        """Time per output token at the load the instance is about to have."""
+        in_use = instance.seats_in_use
+        running = max(1, min(instance.seats, in_use + instance.queued + 1))
+        per_call = instance.in_flight_tokens / in_use if in_use else 0.0
+        return self._costs.tpot_s(instance.spec.instance_id, running, per_call * running)
+
+    def compute_s(self, call: CallView, instance: InstanceView) -> float:
+        """t_comp = t_pre + L_hat x TPOT (HexGen-Flow, Eq. 2)."""
+        done = call.generated_tokens / call.spec.seats
+        tokens = max(1.0, call.length.expected_tokens - done)
+        return self.prefill_s(call, instance) + tokens * self.tpot_s(instance)
+
+    def remaining_s(self, attempt: AttemptView, instance: InstanceView) -> float:
+        """Remaining time: rem = t_pre [no first token] + TPOT x max(1, L_hat - g)."""
+        call = attempt.call
+        tokens = max(1.0, call.length.expected_tokens - call.generated_tokens / call.spec.seats)
+        prefill_s = self.prefill_s(call, instance) if attempt.first_token_s is None else 0.0
+        return prefill_s + tokens * self.tpot_s(instance)
+
+    def backlog_s(self, instance: InstanceView) -> float:
+        """W = (queued t_comp + in-flight rem) / m, with m the seats."""
+        own = self._all[instance.spec.instance_id]
+        tokens = own.queued_output_tokens + own.remaining_tokens
+        if tokens <= 0.0:
+            return 0.0
+        prefill_s = own.queued_prefill_s + own.pending_prefill_s
+        return (prefill_s + tokens * self.tpot_s(own)) / own.seats
+
+    def mean_compute_s(self, call: CallView) -> float:
+        """t_comp averaged over the instances that fit (Eq. 6)."""
+        known = self._calls.get(call.spec.call_id)
+        candidates = known.candidates if known is not None else self.candidates(call.spec)
+        done = call.generated_tokens / call.spec.seats
+        tokens = max(1.0, call.length.expected_tokens - done)
+        return self.work_s(candidates)(call.spec.prompt_tokens + call.generated_tokens, tokens)
+
+    def work_s(self, candidates: frozenset[InstanceId]) -> WorkSeconds:
+        """Seconds for (prompt tokens, output tokens), averaged over the candidates.
+
+        The cost model is linear in both, so that three averages, refreshed once a second, answer
+        for every stage of a workflow.
+        """
+        means = self._means.get(candidates)
+        if means is None or self.now_s - means[0] > _MEANS_MAX_AGE_S:
+            means = self._average(candidates)
+            if len(self._means) >= _MEANS_BOUND:
+                self._means.clear()
+            self._means[candidates] = means
+        _, fixed_s, per_token_s, tpot_s = means
+
+        def work(prompt_tokens: float, output_tokens: float) -> float:
+            return fixed_s + per_token_s * prompt_tokens + tpot_s * output_tokens
+
+        return work
+
+    def _average(self, candidates: frozenset[InstanceId]) -> tuple[float, float, float, float]:
+        among = [i for i in self._all.values() if i.instance_id in candidates]
+        among = [i for i in among if i.up] or among
+        if not among:
+            return (self.now_s, 0.0, 0.0, 0.0)
+        count = len(among)
+        fixed_s = sum(self._costs.prefill_s(i.instance_id, 0.0) for i in among) / count
+        probe_s = (
+            sum(
+                self._costs.prefill_s(i.instance_id, _PROBE_TOKENS * (1.0 - i.cached_share))
+                for i in among
+            )
+            / count
+        )
+        tpot_s = sum(self.tpot_s(i) for i in among) / count
+        return (self.now_s, fixed_s, max(0.0, (probe_s - fixed_s) / _PROBE_TOKENS), tpot_s)

@@ -1,0 +1,392 @@
+"""Where waiting calls wait, and which of them goes out next.
+
+A call waits in one of three places: *held* centrally (its policy binds late, or no instance that
+fits is available), *queued* at one instance, or *moving*: about to be placed anew because the
+policy was switched or its instance was lost. Moving happens in bounded pieces, so that ten thousand
+waiting calls do not stop the event loop of a gateway.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from dispatcher.core.call import Call, Place
+from dispatcher.core.fleet import Fleet, Instance
+from dispatcher.core.ports import Admit, Assignment, CallQueue, Policy
+from dispatcher.core.types import CallId, InstanceId, SeatTag
+
+MOVES_PER_EVENT = 64
+"""Calls placed anew per event; more wait for the next."""
+_RESCORES_PER_TICK = 512
+
+Lane = frozenset[InstanceId]
+"""Held calls that the same instances can serve share a queue."""
+
+Send = Callable[[Call, Instance, SeatTag], None]
+"""Carries out a decision: the call goes out, its load is booked."""
+
+
+class Placing:
+    """All waiting calls of one coordinator."""
+
+    def __init__(self, policy: Policy, fleet: Fleet, send: Send) -> None:
+        self.policy = policy
+        self._fleet = fleet
+        self._send = send
+        self.moving: dict[CallId, Call] = {}
+        self.lanes: dict[Lane, CallQueue] = {}
+        #: instances where something has changed since they were last filled
+        self._dirty: dict[InstanceId, Instance] = {}
+        self._held_dirty = False
+        #: waiting calls, oldest wait first -> when the wait becomes too long
+        self._patience: dict[CallId, tuple[float, Call]] = {}
+        #: moments at which an admission asked to be asked again
+        self._deferred_until_s: dict[InstanceId, float] = {}
+        self._plan: deque[Assignment] | None = None
+
+    # --- counts ---
+
+    def __len__(self) -> int:
+        return len(self._patience)
+
+    @property
+    def held(self) -> int:
+        """Calls held centrally."""
+        return sum(len(queue) for queue in self.lanes.values())
+
+    def next_wake_s(self, now_s: float) -> float | None:
+        """When there is something to do without any event."""
+        wishes = [now_s] if self.moving else []
+        if self._patience:
+            wishes.append(next(iter(self._patience.values()))[0])
+        wishes.extend(self._deferred_until_s.values())
+        return min(wishes, default=None)
+
+    # --- in and out ---
+
+    def add(self, call: Call, patience_until_s: float, now_s: float) -> None:
+        """A call begins to wait; `patience_until_s` must not fall from one `add` to the next."""
+        self._patience[call.call_id] = (patience_until_s, call)
+        self._plan = None
+        if self.moving:
+            # behind those that came first
+            self._move([call])
+        else:
+            self._place(call, now_s)
+
+    def remove(self, call: Call) -> None:
+        """A call no longer waits."""
+        del self._patience[call.call_id]
+        self._take_out(call)
+
+    def refresh(self, call: Call, now_s: float) -> None:
+        """A waiting call's estimate or budget has changed."""
+        if call.place is Place.QUEUED:
+            instance = call.instance
+            assert instance is not None and instance.queue is not None
+            self._unbook(call, instance)
+            self._book(call, instance)
+            instance.queue.refresh(call, now_s)
+        elif call.place is Place.HELD:
+            self.lanes[call.candidates].refresh(call, now_s)
+
+    def impatient(self, now_s: float) -> Iterator[Call]:
+        """Waiting calls whose time is up; the caller removes each before asking on."""
+        while self._patience:
+            until_s, call = next(iter(self._patience.values()))
+            if until_s > now_s:
+                return
+            yield call
+
+    def waiting(self) -> Iterator[Call]:
+        """Every waiting call."""
+        return (call for _, call in self._patience.values())
+
+    # --- changes of the world ---
+
+    def switch(self, policy: Policy) -> None:
+        """Another policy: all that waits is placed anew, in order of arrival."""
+        self.policy = policy
+        self._plan = None
+        self._deferred_until_s.clear()
+        calls = sorted(self.waiting(), key=lambda call: call.sequence)
+        for instance in self._fleet:
+            self._empty(instance)
+            instance.queue = policy.ordering.queue(instance, self._fleet)
+        self.lanes.clear()
+        self._move(calls)
+
+    def joined(self, instance: Instance) -> None:
+        """An instance came, came back, or serves other things now: held calls may go there."""
+        if instance.queue is None:
+            instance.queue = self.policy.ordering.queue(instance, self._fleet)
+        self.touch(instance)
+        self.reconsider_held()
+
+    def reconsider_held(self) -> None:
+        """The fleet has changed: who can serve the held calls is looked up anew."""
+        held = [call for queue in self.lanes.values() for call in self._own(queue)]
+        self.lanes.clear()
+        self._move(sorted(held, key=lambda call: call.sequence))
+
+    def lost(self, instance: Instance) -> None:
+        """An instance is down or draining: its queue goes elsewhere."""
+        assert instance.queue is not None
+        calls = sorted(self._own(instance.queue), key=lambda call: call.sequence)
+        self._empty(instance)
+        instance.queue = self.policy.ordering.queue(instance, self._fleet)
+        self._deferred_until_s.pop(instance.instance_id, None)
+        self._move(calls)
+
+    def left(self, instance: Instance) -> None:
+        """An instance is gone for good; its queue is empty already."""
+        self._dirty.pop(instance.instance_id, None)
+        self.reconsider_held()
+
+    def touch(self, instance: Instance) -> None:
+        """Seats or load of the instance have changed."""
+        self._dirty[instance.instance_id] = instance
+        self._held_dirty = True
+
+    def drop_plan(self) -> None:
+        """A stage has ended: a global plan is out of date."""
+        self._plan = None
+
+    def tick(self, now_s: float) -> None:
+        """The policy's own period has passed: keys that move with time are refreshed."""
+        budget = _RESCORES_PER_TICK
+        for queue in self._queues():
+            if len(queue):
+                queue.rescore(now_s, budget)
+        for instance in self._fleet:
+            self.touch(instance)
+
+    def _queues(self) -> Iterable[CallQueue]:
+        yield from self.lanes.values()
+        yield from (i.queue for i in self._fleet if i.queue is not None)
+
+    # --- placing ---
+
+    def _own(self, queue: CallQueue) -> list[Call]:
+        return [self._patience[view.spec.call_id][1] for view in queue]
+
+    def _move(self, calls: Iterable[Call]) -> None:
+        for call in calls:
+            call.place = Place.MOVING
+            call.instance = None
+            self.moving[call.call_id] = call
+
+    def _place(self, call: Call, now_s: float) -> None:
+        """Route a call to an instance, or hold it."""
+        call.candidates = self._fleet.candidates(call.spec)
+        if not self.policy.routing.late_binding:
+            available = self._fleet.available(call)
+            if available:
+                chosen = self.policy.routing.route(call, available, self._fleet, now_s)
+                if chosen is not None:
+                    self._enqueue(call, self._fleet.get(chosen), now_s)
+                    return
+        call.place = Place.HELD
+        call.instance = None
+        call.enqueued_s = now_s
+        lane = self.lanes.get(call.candidates)
+        if lane is None:
+            lane = self.policy.ordering.queue(None, self._fleet)
+            self.lanes[call.candidates] = lane
+        lane.push(call, now_s)
+        self._held_dirty = True
+
+    def _enqueue(self, call: Call, instance: Instance, now_s: float) -> None:
+        assert instance.queue is not None
+        call.place = Place.QUEUED
+        call.backlog_s = self._fleet.backlog_s(instance)
+        call.instance = instance
+        call.enqueued_s = now_s
+        self._book(call, instance)
+        instance.queue.push(call, now_s)
+        self.touch(instance)
+        if self.policy.stealing is not None:
+            for other in self._fleet:
+                self.touch(other)
+
+    def _book(self, call: Call, instance: Instance) -> None:
+        call.queued_prefill_s = self._fleet.prefill_s(call, instance)
+        call.queued_output_tokens = call.remaining_tokens
+        instance.queued_prefill_s += call.queued_prefill_s
+        instance.queued_output_tokens += call.queued_output_tokens
+
+    def _unbook(self, call: Call, instance: Instance) -> None:
+        instance.queued_prefill_s -= call.queued_prefill_s
+        instance.queued_output_tokens -= call.queued_output_tokens
+        call.queued_prefill_s = call.queued_output_tokens = 0.0
+
+    def _empty(self, instance: Instance) -> None:
+        instance.queued_prefill_s = instance.queued_output_tokens = 0.0
+
+    def _take_out(self, call: Call) -> None:
+        if call.place is Place.QUEUED:
+            instance = call.instance
+            assert instance is not None and instance.queue is not None
+            instance.queue.remove(call.call_id)
+            self._unbook(call, instance)
+            if not len(instance.queue):
+                # sums of floats drift; an empty queue is exactly empty
+                self._empty(instance)
+        elif call.place is Place.HELD:
+            lane = self.lanes[call.candidates]
+            lane.remove(call.call_id)
+            if not len(lane):
+                del self.lanes[call.candidates]
+        else:
+            del self.moving[call.call_id]
+
+    # --- going out ---
+
+    def pump(self, now_s: float) -> None:
+        """Place what moves, then fill every seat that may be filled."""
+        for call_id in list(self.moving)[:MOVES_PER_EVENT]:
+            self._place(self.moving.pop(call_id), now_s)
+        for instance_id, until_s in list(self._deferred_until_s.items()):
+            if until_s <= now_s:
+                del self._deferred_until_s[instance_id]
+                self.touch(self._fleet.get(instance_id))
+        if self._held_dirty and self.lanes:
+            self._release(now_s)
+        self._held_dirty = False
+        while self._dirty:
+            _, instance = self._dirty.popitem()
+            self._fill(instance, now_s)
+
+    def _release(self, now_s: float) -> None:
+        """Held calls that may go now, go."""
+        if self.policy.planner is not None:
+            self._follow_plan(now_s)
+        elif self.policy.routing.late_binding:
+            while self._bind_one(now_s):
+                pass
+        else:
+            self._route_held(now_s)
+
+    def _route_held(self, now_s: float) -> None:
+        """Early binding: calls that found no place are routed as soon as they find one."""
+        for lane in list(self.lanes):
+            for _ in range(MOVES_PER_EVENT):
+                queue = self.lanes.get(lane)
+                head = None if queue is None else queue.select(SeatTag(""), now_s)
+                if head is None:
+                    break
+                call = self._patience[head.spec.call_id][1]
+                available = self._fleet.available(call)
+                chosen = (
+                    self.policy.routing.route(call, available, self._fleet, now_s)
+                    if available
+                    else None
+                )
+                if chosen is None:
+                    break
+                self._take_out(call)
+                self._enqueue(call, self._fleet.get(chosen), now_s)
+
+    def _bind_one(self, now_s: float) -> bool:
+        """Late binding: the first call by the ordering's key takes the seat that routing picks."""
+        free: dict[SeatTag, list[Instance]] = {}
+        for instance in self._fleet:
+            if instance.available and instance.instance_id not in self._deferred_until_s:
+                for seat in self.policy.admission.open_seats(instance, now_s):
+                    free.setdefault(seat, []).append(instance)
+        for seat, instances in free.items():
+            heads = self._heads(seat, instances, now_s)
+            for call in heads:
+                if self._bind(call, seat, instances, now_s):
+                    return True
+        return False
+
+    def _heads(self, seat: SeatTag, free: Sequence[Instance], now_s: float) -> list[Call]:
+        """The head of every lane that one of these instances serves, most pressing first."""
+        ids = {instance.instance_id for instance in free}
+        heads = []
+        for lane, queue in self.lanes.items():
+            if not ids.isdisjoint(lane):
+                view = queue.select(seat, now_s)
+                if view is not None:
+                    heads.append(self._patience[view.spec.call_id][1])
+        if len(heads) > 1:
+            ordering = self.policy.ordering
+            heads.sort(key=lambda c: (*ordering.key(c, None, self._fleet, now_s), c.sequence))
+        return heads
+
+    def _bind(self, call: Call, seat: SeatTag, instances: Sequence[Instance], now_s: float) -> bool:
+        able = [i for i in instances if i.instance_id in call.candidates]
+        able = [i for i in able if i.instance_id not in call.avoid] or able
+        while able:
+            chosen = self.policy.routing.route(call, able, self._fleet, now_s)
+            if chosen is None:
+                return False
+            instance = self._fleet.get(chosen)
+            if self._admit(call, seat, instance, now_s):
+                return True
+            able.remove(instance)
+        return False
+
+    def _fill(self, instance: Instance, now_s: float) -> None:
+        """Fill the seats of one instance from its own queue; then steal, where that is allowed."""
+        if not instance.available or instance.instance_id in self._deferred_until_s:
+            return
+        while instance.queued and self._fill_one(instance, now_s):
+            pass
+        stealing = self.policy.stealing
+        while stealing is not None and not instance.queued:
+            seats = self.policy.admission.open_seats(instance, now_s)
+            stolen = stealing.steal(instance, self._fleet, now_s) if seats else None
+            if stolen is None:
+                return
+            if not self._admit(self._patience[stolen][1], seats[0], instance, now_s):
+                return
+
+    def _fill_one(self, instance: Instance, now_s: float) -> bool:
+        assert instance.queue is not None
+        for seat in self.policy.admission.open_seats(instance, now_s):
+            view = instance.queue.select(seat, now_s)
+            if view is not None:
+                return self._admit(self._patience[view.spec.call_id][1], seat, instance, now_s)
+        return False
+
+    def _follow_plan(self, now_s: float) -> None:
+        """A planner's assignments, in its order, each as soon as its instance has a seat."""
+        planner = self.policy.planner
+        assert planner is not None
+        if self._plan is None:
+            free = {
+                i.instance_id: max(0, i.seats - i.seats_in_use) for i in self._fleet if i.available
+            }
+            if not any(free.values()):
+                return
+            held = [call for queue in self.lanes.values() for call in self._own(queue)]
+            held.sort(key=lambda call: call.sequence)
+            self._plan = deque(planner.plan(held, free, self._fleet, now_s))
+        waiting: deque[Assignment] = deque()
+        for assignment in self._plan:
+            entry = self._patience.get(assignment.call_id)
+            if entry is None or entry[1].place is not Place.HELD:
+                continue
+            if not self._assign(entry[1], assignment.instance_id, now_s):
+                waiting.append(assignment)
+        self._plan = waiting or None
+
+    def _assign(self, call: Call, instance_id: InstanceId, now_s: float) -> bool:
+        instance = self._fleet.get(instance_id)
+        if not instance.available:
+            return False
+        seats = self.policy.admission.open_seats(instance, now_s)
+        return bool(seats) and self._admit(call, seats[0], instance, now_s)
+
+    def _admit(self, call: Call, seat: SeatTag, instance: Instance, now_s: float) -> bool:
+        verdict = self.policy.admission.admit(call, seat, instance, now_s)
+        if isinstance(verdict, Admit):
+            self.remove(call)
+            self._send(call, instance, verdict.seat)
+            return True
+        if verdict.until_s is not None and verdict.until_s > now_s:
+            self._deferred_until_s[instance.instance_id] = verdict.until_s
+        return False

@@ -1,0 +1,117 @@
+"""What the coordinator says of itself, JSON-ready, for the admin API. Reads, changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from dispatcher.core.call import Attempt, Call
+from dispatcher.core.coordinator import Coordinator
+from dispatcher.core.fleet import Instance
+from dispatcher.core.types import CallId
+
+LISTED_CALLS_MAX = 1000
+"""Waiting calls listed per queue."""
+
+
+def queues(coordinator: Coordinator, now_s: float) -> Mapping[str, object]:
+    """Per instance what waits and what is in flight; what is held centrally; what moves."""
+    placing = coordinator.placing
+    held = [call for queue in placing.lanes.values() for call in queue]
+    return {
+        "policy": coordinator.policy.name,
+        "waiting": len(placing),
+        "moving": len(placing.moving),
+        "held": _listed(coordinator, [coordinator.calls[c.spec.call_id] for c in held], now_s),
+        "instances": {
+            instance.instance_id: _instance(coordinator, instance, now_s)
+            for instance in coordinator.fleet
+        },
+    }
+
+
+def _instance(coordinator: Coordinator, instance: Instance, now_s: float) -> Mapping[str, object]:
+    waiting = [coordinator.calls[c.spec.call_id] for c in instance.queue or ()]
+    attempts = list(instance.attempts.values())
+    return {
+        "available": instance.available,
+        "seats": instance.seats,
+        "seats_in_use": instance.seats_in_use,
+        "backlog_s": coordinator.fleet.backlog_s(instance),
+        "waiting_calls": len(waiting),
+        "waiting": _listed(coordinator, waiting, now_s),
+        "in_flight": [_in_flight(coordinator, attempt, now_s) for attempt in attempts],
+    }
+
+
+def _listed(coordinator: Coordinator, calls: list[Call], now_s: float) -> list[object]:
+    """Most pressing first, at most `LISTED_CALLS_MAX`."""
+    keyed = [
+        (coordinator.policy.ordering.key(call, call.instance, coordinator.fleet, now_s), call)
+        for call in calls
+    ]
+    keyed.sort(key=lambda item: (*item[0], item[1].sequence))
+    return [
+        {**_waiting(coordinator, call, now_s), "key": list(key)}
+        for key, call in keyed[:LISTED_CALLS_MAX]
+    ]
+
+
+def _waiting(coordinator: Coordinator, call: Call, now_s: float) -> Mapping[str, object]:
+    compute_s = (
+        coordinator.fleet.mean_compute_s(call)
+        if call.instance is None
+        else coordinator.fleet.compute_s(call, call.instance)
+    )
+    return {
+        "call_id": call.call_id,
+        "workflow_id": call.placement.workflow_id,
+        "stage": call.placement.stage,
+        "waited_s": now_s - call.arrived_s,
+        "compute_s": compute_s,
+        "urgency_s": compute_s - (call.budget.stage_deadline_s - now_s),
+        "slack_s": call.budget.deadline_s - now_s - call.budget.remaining_work_s,
+    }
+
+
+def _in_flight(coordinator: Coordinator, attempt: Attempt, now_s: float) -> Mapping[str, object]:
+    call = attempt.call
+    return {
+        "call_id": call.call_id,
+        "workflow_id": call.placement.workflow_id,
+        "stage": call.placement.stage,
+        "attempt": call.attempts_made,
+        "running_s": now_s - attempt.dispatched_s,
+        "output_tokens": attempt.output_tokens,
+        "remaining_s": coordinator.fleet.remaining_s(attempt, attempt.instance),
+        "urgency_at_dispatch_s": call.urgency_s,
+    }
+
+
+def explain_call(
+    coordinator: Coordinator, call_id: CallId, now_s: float
+) -> Mapping[str, object] | None:
+    """One decision, live or of late; `None` when unknown or forgotten."""
+    call = coordinator.calls.get(call_id)
+    if call is None:
+        record = coordinator.archive.get(call_id)
+        if record is None:
+            return None
+        return {**asdict(record), "state": "ended"}
+    where = None if call.instance is None else call.instance.instance_id
+    return {
+        **_waiting(coordinator, call, now_s),
+        "state": call.place.value,
+        "instance_id": where,
+        "candidates": sorted(call.candidates),
+        "avoid": sorted(call.avoid),
+        "backlog_at_routing_s": call.backlog_s,
+        "predicted_output_tokens": call.length.expected_tokens,
+        "prediction_source": call.length.source,
+        "prompt_tokens": call.spec.prompt_tokens,
+        "attempts": call.attempts_made,
+        "generated_tokens": call.generated_tokens,
+        "urgency_at_dispatch_s": call.urgency_s,
+        "budget": asdict(call.budget),
+        "placement": asdict(call.placement),
+    }
