@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.core import events as ev
+from dispatcher.core.attempts import Attempts
 from dispatcher.core.call import Attempt, Call, Place
 from dispatcher.core.commands import (
     Abort,
     Command,
-    Dispatch,
     Preempt,
     RecordCall,
     RecordWorkflow,
@@ -23,10 +23,9 @@ from dispatcher.core.commands import (
     WakeAt,
 )
 from dispatcher.core.errors import InvariantError
-from dispatcher.core.fleet import Fleet, Instance, context_tokens
+from dispatcher.core.fleet import Fleet, Instance
 from dispatcher.core.placing import Placing
 from dispatcher.core.ports import (
-    AttemptTiming,
     CostModel,
     LengthPredictor,
     Observer,
@@ -44,9 +43,8 @@ from dispatcher.core.types import (
     SeatTag,
     Usage,
 )
-from dispatcher.core.workflow_types import CallResult, Quote, WorkflowDeclaration
+from dispatcher.core.workflow_types import CallResult
 
-_PRIORITY_BOUND = 2**31 - 1
 _RETRY_AFTER_BOUNDS_S = (1.0, 600.0)
 
 
@@ -80,17 +78,14 @@ class Coordinator:
         self.tracker = tracker
         self.limits = limits or Limits()
         self.calls: dict[CallId, Call] = {}
-        self.attempts: dict[AttemptId, Attempt] = {}
         self.archive = Archive()
         self.fleet = Fleet(costs, tracker, self.calls)
+        self._attempts = Attempts(self.fleet, lengths, costs, epoch_s)
         self.placing = Placing(policy, self.fleet, self._dispatch)
         self._lengths = lengths
-        self._costs = costs
         self._observers = tuple(observers)
-        self._epoch_s = epoch_s
         self._now_s = epoch_s
         self._sequence = 0
-        self._attempts_made = 0
         self._commands: list[Command] = []
         #: the earliest `WakeAt` that has not come back as a tick
         self._wake_s: float | None = None
@@ -125,6 +120,11 @@ class Coordinator:
         return self.placing.policy
 
     @property
+    def attempts(self) -> Mapping[AttemptId, Attempt]:
+        """What is in flight."""
+        return self._attempts.live
+
+    @property
     def now_s(self) -> float:
         """Time of the last event."""
         return self._now_s
@@ -145,19 +145,6 @@ class Coordinator:
             observer.observe(event, self.fleet, now_s)
         self._wish_to_wake(now_s)
         return commands
-
-    def quote(self, declaration: WorkflowDeclaration) -> Quote:
-        """What a declared workflow may expect: its work, after the least backlog it would meet."""
-        up = [i for i in self.fleet if i.available]
-        if not up:
-            return Quote(feasible=False, earliest_finish_s=float("inf"))
-        work = self.fleet.work_s(frozenset(i.instance_id for i in up))
-        work_s = self.tracker.remaining_work_s(declaration.workflow_id, work)
-        backlog_s = min(self.fleet.backlog_s(i) for i in up)
-        finish_s = work_s + backlog_s
-        feasible = declaration.slo_s is None or finish_s <= declaration.slo_s
-        details = {"work_s": work_s, "backlog_s": backlog_s}
-        return Quote(feasible=feasible, earliest_finish_s=finish_s, details=details)
 
     # --- calls ---
 
@@ -250,86 +237,22 @@ class Coordinator:
     # --- attempts ---
 
     def _dispatch(self, call: Call, instance: Instance, seat: SeatTag) -> None:
-        now_s = self._now_s
-        compute_s = self.fleet.compute_s(call, instance)
-        start_s = self.policy.ordering.latest_start_s(call, instance, self.fleet, now_s)
-        self._attempts_made += 1
-        attempt = Attempt(
-            attempt_id=AttemptId(self._attempts_made),
-            call=call,
-            instance=instance,
-            seat=seat,
-            dispatched_s=now_s,
-            resumed_tokens=call.generated_tokens,
-            pending_prefill_s=self.fleet.prefill_s(call, instance),
-            remaining_tokens=call.remaining_tokens,
-            context_tokens=context_tokens(call),
-        )
-        call.place = Place.IN_FLIGHT
-        call.instance = instance
-        call.attempt = attempt
-        call.served_by = instance.instance_id
-        call.attempts_made += 1
-        call.predicted_compute_s = compute_s
-        # Eq. 7: positive is already late
-        call.urgency_s = compute_s - (call.budget.stage_deadline_s - now_s)
-        if call.first_dispatched_s is None:
-            call.first_dispatched_s = now_s
-        instance.add(attempt, now_s)
-        self.attempts[attempt.attempt_id] = attempt
-        self.tracker.call_dispatched(call.call_id, instance.instance_id, call.urgency_s, now_s)
-        self._commands.append(
-            Dispatch(
-                call.call_id,
-                attempt.attempt_id,
-                instance.instance_id,
-                self._engine_priority(start_s),
-                call.generated_tokens,
-            )
-        )
-
-    def _engine_priority(self, latest_start_s: float | None) -> int:
-        if latest_start_s is None:
-            return 0
-        milliseconds = round(1000.0 * (latest_start_s - self._epoch_s))
-        return max(-_PRIORITY_BOUND, min(_PRIORITY_BOUND, milliseconds))
+        command = self._attempts.send(call, instance, seat, self.policy, self._now_s)
+        urgency_s = call.urgency_s or 0.0
+        self.tracker.call_dispatched(call.call_id, instance.instance_id, urgency_s, self._now_s)
+        self._commands.append(command)
 
     def _first_token(self, event: ev.FirstToken) -> None:
-        attempt = self.attempts.get(event.attempt_id)
-        if attempt is not None and attempt.first_token_s is None:
-            attempt.first_token_s = self._now_s
-            if attempt.call.first_token_s is None:
-                attempt.call.first_token_s = self._now_s
-            attempt.instance.progress(attempt, self._now_s)
+        self._attempts.first_token(event.attempt_id, self._now_s)
 
     def _progress(self, event: ev.Progress) -> None:
-        attempt = self.attempts.get(event.attempt_id)
-        if attempt is not None:
-            self._count_tokens(attempt, event.output_tokens)
-            attempt.instance.progress(attempt, self._now_s)
-
-    def _count_tokens(self, attempt: Attempt, output_tokens: int) -> None:
-        new = max(0, output_tokens - attempt.output_tokens)
-        attempt.output_tokens += new
-        attempt.call.generated_tokens += new
-        attempt.instance.tokens_total += new
+        self._attempts.progress(event.attempt_id, event.output_tokens, self._now_s)
 
     def _attempt_ended(self, event: ev.AttemptEnded) -> None:
-        attempt = self.attempts.pop(event.attempt_id, None)
-        if attempt is None:
-            raise InvariantError(f"attempt {event.attempt_id} ended twice or was never sent")
-        call, instance, usage = attempt.call, attempt.instance, event.usage
-        tokens = usage.output_tokens if usage is not None else event.output_tokens
-        self._count_tokens(attempt, tokens)
-        if event.first_token_s is not None and attempt.first_token_s is None:
-            attempt.first_token_s = event.first_token_s
-            call.first_token_s = call.first_token_s or event.first_token_s
-        instance.drop(attempt, self._now_s)
-        call.attempt = None
+        attempt = self._attempts.end(event, self._now_s)
+        instance = attempt.instance
         self.placing.touch(instance)
-        if event.outcome is Outcome.OK:
-            self._learn(attempt, usage)
-        self._after_attempt(call, instance, event)
+        self._after_attempt(attempt.call, instance, event)
         if instance.removing and not instance.attempts:
             self._leave(instance)
 
@@ -351,31 +274,6 @@ class Coordinator:
                 self._reject(call, RejectReason.ENGINE_FAILED, event.detail)
             else:
                 self._wait(call)
-
-    def _learn(self, attempt: Attempt, usage: Usage | None) -> None:
-        call, instance, now_s = attempt.call, attempt.instance, self._now_s
-        total_s = now_s - attempt.dispatched_s
-        if usage is None or total_s <= 0.0 or attempt.resumed_tokens:
-            return
-        seats = call.spec.seats
-        instance.saw_cache(usage.prompt_tokens, usage.cached_tokens)
-        self._lengths.learn(call.spec, max(1, round(usage.output_tokens / seats)))
-        first_s = attempt.first_token_s if call.spec.streaming else None
-        running = (instance.running_integral - attempt.running_integral) / total_s
-        resident = (instance.resident_integral - attempt.resident_integral) / total_s
-        self._costs.learn(
-            AttemptTiming(
-                instance_id=instance.instance_id,
-                prompt_tokens=usage.prompt_tokens,
-                cached_tokens=usage.cached_tokens,
-                output_tokens=max(1, round(usage.output_tokens / seats)),
-                ttft_s=None if first_s is None else first_s - attempt.dispatched_s,
-                decode_s=None if first_s is None else now_s - first_s,
-                total_s=total_s,
-                mean_running=max(1.0, running),
-                mean_resident_tokens=max(0.0, resident),
-            )
-        )
 
     # --- workflows ---
 
@@ -504,13 +402,3 @@ class Coordinator:
         if at_s is not None and (self._wake_s is None or at_s < self._wake_s):
             self._wake_s = at_s
             self._commands.append(WakeAt(at_s))
-
-
-def counts(coordinator: Coordinator) -> Mapping[str, int]:
-    """Calls by where they are."""
-    return {
-        "waiting": len(coordinator.placing),
-        "held": coordinator.placing.held,
-        "in_flight": len(coordinator.attempts),
-        "live": len(coordinator.calls),
-    }

@@ -9,6 +9,7 @@ from dispatcher.core.call import Attempt, Call
 from dispatcher.core.coordinator import Coordinator
 from dispatcher.core.fleet import Instance
 from dispatcher.core.types import CallId
+from dispatcher.core.workflow_types import Quote, WorkflowDeclaration
 
 LISTED_CALLS_MAX = 1000
 """Waiting calls listed per queue."""
@@ -115,3 +116,28 @@ def explain_call(
         "budget": asdict(call.budget),
         "placement": asdict(call.placement),
     }
+
+
+def counts(coordinator: Coordinator) -> Mapping[str, int]:
+    """Calls by where they are."""
+    return {
+        "waiting": len(coordinator.placing),
+        "held": coordinator.placing.held,
+        "in_flight": len(coordinator.attempts),
+        "live": len(coordinator.calls),
+    }
+
+
+def quote(coordinator: Coordinator, declaration: WorkflowDeclaration) -> Quote:
+    """What a declared workflow may expect: its work, after the least backlog it would meet."""
+    fleet = coordinator.fleet
+    up = [instance for instance in fleet if instance.available]
+    if not up:
+        return Quote(feasible=False, earliest_finish_s=float("inf"))
+    work = fleet.work_s(frozenset(instance.instance_id for instance in up))
+    work_s = coordinator.tracker.remaining_work_s(declaration.workflow_id, work)
+    backlog_s = min(fleet.backlog_s(instance) for instance in up)
+    finish_s = work_s + backlog_s
+    feasible = declaration.slo_s is None or finish_s <= declaration.slo_s
+    details = {"work_s": work_s, "backlog_s": backlog_s}
+    return Quote(feasible=feasible, earliest_finish_s=finish_s, details=details)
