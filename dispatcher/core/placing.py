@@ -251,12 +251,14 @@ class Placing:
             if until_s <= now_s:
                 del self._deferred_until_s[instance_id]
                 self.touch(self._fleet.get(instance_id))
-        if self._held_dirty and self.lanes:
-            self._release(now_s)
-        self._held_dirty = False
-        while self._dirty:
-            _, instance = self._dirty.popitem()
-            self._fill(instance, now_s)
+        while self._held_dirty or self._dirty:
+            if self._held_dirty and self.lanes:
+                self._release(now_s)
+            self._held_dirty = False
+            while self._dirty:
+                _, instance = self._dirty.popitem()
+                # a shorter queue may have room for a held call
+                self._held_dirty |= self._fill(instance, now_s) and bool(self.lanes)
 
     def _release(self, now_s: float) -> None:
         """Held calls that may go now, go."""
@@ -329,12 +331,17 @@ class Placing:
             able.remove(instance)
         return False
 
-    def _fill(self, instance: Instance, now_s: float) -> None:
-        """Fill the seats of one instance from its own queue; then steal, where that is allowed."""
+    def _fill(self, instance: Instance, now_s: float) -> bool:
+        """Fill the seats of one instance from its own queue, then by stealing; True if any went."""
         if not instance.available or instance.instance_id in self._deferred_until_s:
-            return
+            return False
+        in_use = instance.seats_in_use
         while instance.queued and self._fill_one(instance, now_s):
             pass
+        self._steal(instance, now_s)
+        return instance.seats_in_use > in_use
+
+    def _steal(self, instance: Instance, now_s: float) -> None:
         stealing = self.policy.stealing
         while stealing is not None and not instance.queued:
             seats = self.policy.admission.open_seats(instance, now_s)
