@@ -115,6 +115,32 @@ def data_of(text: str) -> list[Any]:
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
 
+def text_of(answer: str, endpoint: str, streaming: bool) -> str:
+    """What the model said, from a whole answer or from the deltas of a stream."""
+    if not streaming:
+        whole = json.loads(answer)
+        match endpoint:
+            case "chat":
+                return str(whole["choices"][0]["message"]["content"])
+            case "completions":
+                return str(whole["choices"][0]["text"])
+            case "responses":
+                return str(whole["output"][0]["content"][0]["text"])
+            case _:
+                return str(whole["content"][0]["text"])
+    events = [event for event in data_of(answer) if event != "[DONE]"]
+    match endpoint:
+        case "chat":
+            parts = [event["choices"][0]["delta"].get("content") or "" for event in events]
+        case "completions":
+            parts = [event["choices"][0]["text"] for event in events]
+        case "responses":
+            parts = [e["delta"] for e in events if e["type"] == "response.output_text.delta"]
+        case _:
+            parts = [e["delta"]["text"] for e in events if e["type"] == "content_block_delta"]
+    return "".join(parts)
+
+
 @asynccontextmanager
 async def open_stream(
     http: httpx.AsyncClient,
