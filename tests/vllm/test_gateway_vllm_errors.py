@@ -127,7 +127,7 @@ async def test_a_limit_beyond_the_context_is_clipped_by_the_engine(
 async def test_a_refusal_inside_a_stream_passes_unchanged(
     http: httpx.AsyncClient, gateway: Gateway
 ) -> None:
-    """vLLM looks at token ids after the headers have left: a 200 that holds nothing but an error."""
+    """vLLM looks at token ids after the headers have left: a 200 that holds an error only."""
     body = {**body_for("completions", "", 4, prompt=[10**6]), "stream": True}
     theirs = await http.post(gateway.engines["fast"].url + PATHS["completions"], json=body)
     ours = await http.post(gateway.url + PATHS["completions"], json=body)
