@@ -20,7 +20,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatcher.emulator import errors, tokens
 from dispatcher.emulator.engine import VERSION, Engine
-from dispatcher.emulator.generation import Chat, Completion, Messages, Responses, not_stored
+from dispatcher.emulator.generation import (
+    ADDED_HEADERS,
+    Chat,
+    Completion,
+    Messages,
+    Responses,
+    not_stored,
+)
 from dispatcher.emulator.responses_shape import ResponseStore
 from dispatcher.emulator.schema import CountTokensRequest, DetokenizeRequest, TokenizeRequest
 from dispatcher.emulator.settings import EmulatorSettings
@@ -28,7 +35,7 @@ from dispatcher.emulator.settings import EmulatorSettings
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
-def create_app(settings: EmulatorSettings) -> Starlette:
+def create_app(settings: EmulatorSettings) -> ASGIApp:
     """Return an application that answers as one vLLM engine would; its lifespan runs the engine.
 
     Raises:
@@ -44,12 +51,15 @@ def create_app(settings: EmulatorSettings) -> Starlette:
         await engine.driver.stop()
 
     control = _Control(engine, store)
+    generating: dict[str, ASGIApp] = {
+        "/v1/chat/completions": Chat(engine),
+        "/v1/completions": Completion(engine),
+        "/v1/responses": Responses(engine, store),
+        "/v1/messages": Messages(engine),
+    }
     app = Starlette(
         routes=[
-            Route("/v1/chat/completions", Chat(engine), methods=["POST"]),
-            Route("/v1/completions", Completion(engine), methods=["POST"]),
-            Route("/v1/responses", Responses(engine, store), methods=["POST"]),
-            Route("/v1/messages", Messages(engine), methods=["POST"]),
+            *(Route(path, route, methods=["POST"]) for path, route in generating.items()),
             Route("/v1/messages/count_tokens", _json(control.count_tokens), methods=["POST"]),
             Route("/v1/responses/{response_id}", _json(control.get_response), methods=["GET"]),
             Route(
@@ -69,20 +79,31 @@ def create_app(settings: EmulatorSettings) -> Starlette:
         exception_handlers={HTTPException: _http_error, errors.EngineApiError: _api_error},
         lifespan=lifespan,
     )
-    app.add_middleware(
-        _Envelope,
+    return _Envelope(
+        app,
+        generating,
         api_key=settings.api_key,
         request_id_headers=settings.enable_request_id_headers,
     )
-    app.state.engine = engine
-    return app
 
 
 class _Envelope:
-    """What surrounds every route: the key for /v1, and the headers that vLLM adds."""
+    """What surrounds every route: the key for /v1, and the headers that vLLM adds.
 
-    def __init__(self, app: ASGIApp, *, api_key: str | None, request_id_headers: bool) -> None:
+    Generating routes are called straight from here, since every layer that wraps `send` costs
+    each token.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        generating: dict[str, ASGIApp],
+        *,
+        api_key: str | None,
+        request_id_headers: bool,
+    ) -> None:
         self._app = app
+        self._generating = generating
         self._authorization = f"Bearer {api_key}".encode() if api_key is not None else None
         self._request_id_headers = request_id_headers
 
@@ -99,6 +120,11 @@ class _Envelope:
         if self._request_id_headers:
             request_id = headers.get("x-request-id") or uuid.uuid4().hex
             added.append((b"x-request-id", request_id.encode("latin-1")))
+        route = self._generating.get(scope["path"]) if scope["method"] == "POST" else None
+        if route is not None:
+            scope[ADDED_HEADERS] = added
+            await route(scope, receive, send)
+            return
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -26,6 +26,10 @@ from dispatcher.emulator.schema import (
 )
 
 MAX_BODY_BYTES = 256 * 2**20
+
+ADDED_HEADERS = "dispatcher.emulator.added_headers"
+"""Scope key of the headers that every answer carries."""
+
 _JSON = (b"content-type", b"application/json")
 _SSE = (b"content-type", b"text/event-stream; charset=utf-8")
 
@@ -72,10 +76,11 @@ async def read_body(receive: Receive) -> bytes:
             return b"".join(parts)
 
 
-async def send_json(send: Send, status: int, body: bytes) -> None:
+async def send_json(scope: Scope, send: Send, status: int, body: bytes) -> None:
     """Send a JSON answer."""
     length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": status, "headers": [length, _JSON]})
+    headers = [length, _JSON, *scope.get(ADDED_HEADERS, ())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
@@ -96,14 +101,14 @@ class Generation:
             raw = await read_body(receive)
             call, shape, stream = self.prepare(raw, Headers(scope=scope))
             if stream is None:
-                await send_json(send, 200, shape.body())
+                await send_json(scope, send, 200, shape.body())
             else:
-                await self._serve(call, shape, receive, send, stream=stream)
+                await self._serve(call, shape, scope, receive, send, stream=stream)
         except ClientGoneError:
             return
         except errors.EngineApiError as error:
             body = error.anthropic_body() if self.anthropic else error.openai_body()
-            await send_json(send, error.status, body)
+            await send_json(scope, send, error.status, body)
         finally:
             engine.load -= tracked
 
@@ -152,16 +157,23 @@ class Generation:
         )
 
     async def _serve(
-        self, call: Call, shape: Shape, receive: Receive, send: Send, *, stream: bool
+        self,
+        call: Call,
+        shape: Shape,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        stream: bool,
     ) -> None:
         watcher = asyncio.create_task(_watch(receive, lambda: self.engine.driver.abort(call)))
         try:
             if stream:
-                await _stream(call, shape, send)
+                await _stream(call, shape, scope, send)
             else:
                 await call.wait_finished()
                 if not call.closed:
-                    await send_json(send, 200, shape.body())
+                    await send_json(scope, send, 200, shape.body())
         finally:
             watcher.cancel()
             if not call.finished:
@@ -174,8 +186,9 @@ async def _watch(receive: Receive, on_gone: Any) -> None:
     on_gone()
 
 
-async def _stream(call: Call, shape: Shape, send: Send) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [_SSE]})
+async def _stream(call: Call, shape: Shape, scope: Scope, send: Send) -> None:
+    headers = [_SSE, *scope.get(ADDED_HEADERS, ())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
     opening = shape.opening()
     if opening:
         await send({"type": "http.response.body", "body": opening, "more_body": True})

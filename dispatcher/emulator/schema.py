@@ -21,7 +21,7 @@ class _Body(BaseModel):
 class StreamOptions(_Body):
     """What a stream reports about usage."""
 
-    include_usage: bool | None = True
+    include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
 
 
