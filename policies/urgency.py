@@ -5,7 +5,7 @@ t_comp the call's own time at the instance (Eqs. 2 and 6) and tau its wait so fa
 
     U = t_comp - (t_SLO - tau)                                                            (Eq. 7)
 
-in seconds, largest first (Eq. 8), positive when it is already late. Since tau grows equally fast for
+in seconds, largest first (Eq. 8), positive when it is already late. Since tau grows alike for
 all, U = now - K with
 
     K = t_enqueue + t_SLO - t_comp          (the latest start)

@@ -1,0 +1,109 @@
+"""What the catalog is made of: named entries whose parameters are checked before anything is built.
+
+No algorithm is imported here; `dispatcher.catalog` lists them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dispatcher.core.errors import BadParameterError, ConfigurationError, UnknownNameError
+
+
+class Params(BaseModel):
+    """Parameters of one entry: frozen, strict, nothing beyond what is named."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyServices:
+    """What a factory may need beyond its parameters."""
+
+    random: random.Random
+    """Seeded by the driver; the only source of chance."""
+
+
+Made_co = TypeVar("Made_co", covariant=True)
+P = TypeVar("P", bound=Params)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[Made_co]):
+    """One algorithm that can be asked for by name."""
+
+    name: str
+    summary: str
+    """One sentence: what it does."""
+    paper: str | None
+    """Where it comes from; `None`: nobody's paper."""
+    params: type[Params]
+    """Their schema: `params.model_json_schema()`."""
+    factory: Callable[[Mapping[str, object], PolicyServices], Made_co]
+    """A new one each time. Raises `BadParameterError`: what, where, what was expected."""
+
+
+def entry(
+    name: str,
+    summary: str,
+    paper: str | None,
+    params: type[P],
+    make: Callable[[P, PolicyServices], Made_co],
+) -> Entry[Made_co]:
+    """An entry whose factory validates first, so that `make` sees its own parameter type."""
+
+    def factory(given: Mapping[str, object], services: PolicyServices) -> Made_co:
+        try:
+            valid = params.model_validate(dict(given))
+        except ValidationError as error:
+            raise BadParameterError(_explain(name, params, error)) from error
+        return make(valid, services)
+
+    return Entry(name, summary, paper, params, factory)
+
+
+def _explain(name: str, params: type[Params], error: ValidationError) -> str:
+    """One line: which parameter of which entry, what it was, what it may be."""
+    expected: dict[str, list[str]] = {}
+    given: dict[str, object] = {}
+    for problem in error.errors(include_url=False):
+        field = str(problem["loc"][0]) if problem["loc"] else "parameters"
+        given[field] = problem["input"]
+        if problem["type"] == "extra_forbidden":
+            known = ", ".join(params.model_fields) or "none"
+            expected[field] = [f"no such parameter (known: {known})"]
+        else:
+            expected.setdefault(field, []).append(problem["msg"])
+    parts = (f"{f} = {given[f]!r}: {', or '.join(messages)}" for f, messages in expected.items())
+    return f"{name}: {'; '.join(parts)}"
+
+
+class Registry(Generic[Made_co]):
+    """The entries of one kind, in the order in which to show them.
+
+    Raises:
+        ConfigurationError: a name is given twice.
+    """
+
+    def __init__(self, kind: str, entries: Iterable[Entry[Made_co]]) -> None:
+        by_name: dict[str, Entry[Made_co]] = {}
+        for one in entries:
+            if one.name in by_name:
+                raise ConfigurationError(f"two entries for a {kind} are called {one.name!r}")
+            by_name[one.name] = one
+        self._kind = kind
+        self.entries: Mapping[str, Entry[Made_co]] = MappingProxyType(by_name)
+
+    def build(self, name: str, params: Mapping[str, object], services: PolicyServices) -> Made_co:
+        """A new one. Raises `UnknownNameError` or `BadParameterError`."""
+        found = self.entries.get(name)
+        if found is None:
+            known = ", ".join(self.entries)
+            raise UnknownNameError(f"no {self._kind} is called {name!r} (there are: {known})")
+        return found.factory(params, services)
