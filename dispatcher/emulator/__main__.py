@@ -9,8 +9,11 @@ when its standard input closes, so that it never outlives its parent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import sys
+import threading
 
 import uvloop
 from pydantic import TypeAdapter, ValidationError
@@ -18,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from dispatcher.emulator.fleet import serve_fleet
 from dispatcher.emulator.settings import EmulatorSettings
 
+_STDIN = 0
 _FLEET = TypeAdapter(list[EmulatorSettings])
 
 
@@ -26,27 +30,19 @@ def _announce(ports: list[int]) -> None:
     sys.stdout.flush()
 
 
-async def _until_stdin_closes(stop: asyncio.Event) -> None:
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
-    )
-    try:
-        while await reader.read(4096):
-            pass
-    finally:
-        transport.close()
-    stop.set()
+def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Set `stop` when standard input closes; a thread, since it may be a file or /dev/null."""
+    while os.read(_STDIN, 4096):
+        pass
+    with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+        loop.call_soon_threadsafe(stop.set)
 
 
 async def _main(fleet: list[EmulatorSettings]) -> None:
     stop = asyncio.Event()
-    parent = asyncio.create_task(_until_stdin_closes(stop))
-    try:
-        await serve_fleet(fleet, stop=stop, on_ready=_announce)
-    finally:
-        parent.cancel()
+    loop = asyncio.get_running_loop()
+    threading.Thread(target=_watch_stdin, args=(loop, stop), daemon=True).start()
+    await serve_fleet(fleet, stop=stop, on_ready=_announce)
 
 
 def main() -> int:

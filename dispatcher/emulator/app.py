@@ -25,9 +25,8 @@ from dispatcher.emulator.generation import (
     Chat,
     Completion,
     Messages,
-    Responses,
-    not_stored,
 )
+from dispatcher.emulator.responses_route import Responses, not_stored
 from dispatcher.emulator.responses_shape import ResponseStore
 from dispatcher.emulator.schema import CountTokensRequest, DetokenizeRequest, TokenizeRequest
 from dispatcher.emulator.settings import EmulatorSettings

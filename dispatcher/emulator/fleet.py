@@ -48,6 +48,7 @@ async def running_fleet(fleet: Sequence[EmulatorSettings]) -> AsyncIterator[list
             config = uvicorn.Config(
                 create_app(settings),
                 http="httptools",
+                lifespan="on",
                 access_log=False,
                 log_level="warning",
                 timeout_graceful_shutdown=SHUTDOWN_S,

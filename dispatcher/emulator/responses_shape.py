@@ -12,7 +12,7 @@ from dispatcher.emulator.driver import Call
 from dispatcher.emulator.openai_shapes import Head
 from dispatcher.emulator.schema import ResponsesRequest
 
-_STORED = 1024
+_STORED = 512
 
 
 class ResponsesShape:

@@ -23,15 +23,15 @@ class BlockPool:
         (3, 2)
     """
 
-    __slots__ = ("_blank", "_caching", "_idle", "_refs", "num_blocks")
+    __slots__ = ("_blank", "_caching", "_held", "_idle", "num_blocks")
 
     def __init__(self, num_blocks: int, *, caching: bool = True) -> None:
         self.num_blocks = num_blocks
         self._caching = caching
         self._blank = num_blocks
-        #: content hash -> holders; 0 means idle
-        self._refs: dict[int, int] = {}
-        #: idle content hashes, first to be evicted first
+        #: content hash -> holders, at least one
+        self._held: dict[int, int] = {}
+        #: kept content that nobody holds, first to be evicted first
         self._idle: OrderedDict[int, None] = OrderedDict()
 
     @property
@@ -39,33 +39,30 @@ class BlockPool:
         """Blocks that may be handed out: blank and idle."""
         return self._blank + len(self._idle)
 
-    @property
-    def shared_blocks(self) -> int:
-        """Blocks held by content."""
-        return len(self._refs) - len(self._idle)
-
     def longest_hit(self, hashes: Sequence[int], limit: int) -> int:
         """Return how many of the first `limit` hashes are kept, up to the first miss."""
-        refs = self._refs
+        held, idle = self._held, self._idle
         count = 0
         for content in hashes[:limit]:
-            if content not in refs:
+            if content not in held and content not in idle:
                 break
             count += 1
         return count
 
     def idle_among(self, hashes: Sequence[int]) -> int:
         """Return how many of these kept blocks nobody holds: taking them uses free blocks."""
-        refs = self._refs
-        return sum(1 for content in hashes if refs[content] == 0)
+        idle = self._idle
+        return sum(1 for content in hashes if content in idle)
 
     def take_shared(self, hashes: Sequence[int]) -> None:
         """Hold these kept blocks once more each."""
-        refs = self._refs
+        held, idle = self._held, self._idle
         for content in hashes:
-            if refs[content] == 0:
-                del self._idle[content]
-            refs[content] += 1
+            if content in idle:
+                del idle[content]
+                held[content] = 1
+            else:
+                held[content] += 1
 
     def take(self, count: int) -> bool:
         """Hand out `count` private blocks, blank ones first, or none at all and say False."""
@@ -74,30 +71,30 @@ class BlockPool:
         from_blank = min(count, self._blank)
         self._blank -= from_blank
         for _ in range(count - from_blank):
-            content, _unused = self._idle.popitem(last=False)
-            del self._refs[content]
+            self._idle.popitem(last=False)
         return True
 
     def publish(self, content: int) -> bool:
         """Index a private block that has become full; False when it must stay private."""
-        if not self._caching or content in self._refs:
+        if not self._caching or content in self._held or content in self._idle:
             return False
-        self._refs[content] = 1
+        self._held[content] = 1
         return True
 
     def release(self, *, private: int, shared: Sequence[int]) -> None:
         """Take back a request's blocks; of its shared ones the last are evicted first."""
-        refs = self._refs
+        held = self._held
         for content in reversed(shared):
-            refs[content] -= 1
-            if refs[content] == 0:
+            holders = held[content] - 1
+            if holders:
+                held[content] = holders
+            else:
+                del held[content]
                 self._idle[content] = None
         self._blank += private
 
     def clear_cache(self) -> None:
         """Forget idle content."""
-        for content in self._idle:
-            del self._refs[content]
         self._blank += len(self._idle)
         self._idle.clear()
 
@@ -107,11 +104,10 @@ class BlockPool:
         Raises:
             AssertionError: Blocks were lost, made up or miscounted.
         """
-        if self._blank < 0 or any(count < 0 for count in self._refs.values()):
-            raise AssertionError(f"negative count: blank {self._blank}, refs {self._refs}")
-        idle = {content for content, count in self._refs.items() if count == 0}
-        if idle != set(self._idle):
-            raise AssertionError("idle blocks and reference counts disagree")
-        total = self._blank + len(self._refs) + private_blocks
+        if self._blank < 0 or any(count < 1 for count in self._held.values()):
+            raise AssertionError(f"impossible count: blank {self._blank}, held {self._held}")
+        if self._held.keys() & self._idle.keys():
+            raise AssertionError("content is both held and idle")
+        total = self._blank + len(self._held) + len(self._idle) + private_blocks
         if total != self.num_blocks:
             raise AssertionError(f"{total} blocks accounted for, {self.num_blocks} exist")
