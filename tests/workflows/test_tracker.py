@@ -1,0 +1,377 @@
+"""Sequences of events, and what the tracker makes of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from workflow_world import World, work_s
+
+from dispatcher.core.errors import InvariantError
+from dispatcher.core.types import CallId, InstanceId, Outcome, WorkflowId
+from dispatcher.core.workflow_types import StagePlan, WorkflowDeclaration
+from workflows.plan import PlanError
+from workflows.settings import TrackerSettings, WorkflowDefaults
+
+W = WorkflowId("w")
+
+
+# --- stages ---
+
+
+@pytest.mark.parametrize(
+    ("story", "stages"),
+    [
+        # + arrives, - ends; a name after a colon is the call's stage
+        ("+a", ["stage-0"]),
+        ("+a -a +b", ["stage-0", "stage-1"]),
+        ("+a +b", ["stage-0", "stage-0"]),
+        ("+a +b -a +c -b -c +d", ["stage-0", "stage-0", "stage-1", "stage-2"]),
+        ("+a:plan -a +b:draft +c:draft -b +d:vote", ["plan", "draft", "draft", "vote"]),
+        ("+a:plan -a +b -b +c:plan -c +d", ["plan", "stage-1", "plan", "stage-2"]),
+    ],
+)
+def test_stages_by_name_or_by_observed_order(story: str, stages: list[str]) -> None:
+    world, seen = World(), []
+    for word in story.split():
+        call, _, stage = word[1:].partition(":")
+        if word[0] == "+":
+            seen.append(world.arrive(call, stage=stage or None).stage)
+        else:
+            world.end(call)
+    assert seen == stages
+
+
+def test_a_named_stage_keeps_the_depth_of_first_sight() -> None:
+    world = World()
+    assert world.arrive("a", stage="plan").depth == 0
+    world.end("a")
+    assert world.arrive("b", stage="fix").depth == 1
+    world.end("b")
+    assert world.arrive("c", stage="fix").depth == 1
+    world.end("c")
+    assert world.arrive("d", stage="vote").depth == 2
+
+
+def test_a_stage_ends_with_its_last_member() -> None:
+    world = World()
+    world.arrive("a", stage="draft")
+    world.arrive("b", stage="draft")
+    assert not world.end("a").stage_ended
+    assert world.end("b").stage_ended
+
+
+def test_a_declared_width_keeps_the_stage_open_until_all_have_come() -> None:
+    world = World()
+    world.arrive("a", stage="draft", stage_width=2)
+    assert not world.end("a").stage_ended
+    world.arrive("b", stage="draft", stage_width=2)
+    assert world.end("b").stage_ended
+    assert [s["width"] for s in world.explain()["stages"]] == [2]
+
+
+def test_members_that_never_come_do_not_hold_a_workflow_up() -> None:
+    world = World()
+    world.arrive("a", stage="draft", stage_width=5)
+    world.at(1).end("a")
+    world.at(2).arrive("b", stage="vote", final=True)
+    world.at(3)
+    assert world.end("b").ended[0].ended_s == 3
+    assert [s["ended_s"] for s in world.explain()["stages"]] == [1, 3]
+
+
+def test_when_a_stage_ends_the_calls_still_live_get_new_budgets() -> None:
+    world = World()
+    world.arrive("a", stage="left")
+    world.arrive("b", stage="right")
+    world.arrive("c", stage="right")
+    update = world.end("a")
+    assert (update.stage_ended, update.rebudget) == (True, ("b", "c"))
+    assert world.end("b").rebudget == ()
+
+
+def test_a_stage_that_repeats_is_visited_again() -> None:
+    world = World()
+    world.run("w", ("draft", 10), ("fix", 20), ("fix", 30))
+    rows = [(s["name"], s["visit"]) for s in world.explain()["stages"]]
+    assert rows == [("draft", 1), ("fix", 1), ("fix", 2)]
+
+
+def test_beyond_the_bound_stages_share_one_name() -> None:
+    world = World(TrackerSettings(max_stages=2))
+    names = []
+    for number in range(5):
+        names.append(world.arrive(f"c{number}").stage)
+        world.end(f"c{number}")
+    assert names == ["stage-0", "stage-1", *["later-stages"] * 3]
+
+
+# --- calls sent again ---
+
+
+def test_a_call_sent_again_while_the_first_is_live_takes_its_place() -> None:
+    world = World()
+    world.arrive("a", stage="draft", dedupe_key="k")
+    world.arrive("a2", stage="draft", dedupe_key="k", final=True)
+    assert world.end("a2").stage_ended
+    assert world.tracker.live_calls(W) == ("a",)
+    update = world.end("a", Outcome.CANCELLED)
+    assert update.ended[0].outcome is Outcome.OK
+    assert [s["width"] for s in world.explain()["stages"]] == [1]
+
+
+def test_a_call_sent_again_after_a_failure_stays_in_its_stage() -> None:
+    world = World()
+    world.arrive("a", dedupe_key="k")
+    world.end("a", Outcome.ENGINE_ERROR)
+    assert world.arrive("a2", dedupe_key="k").stage == "stage-0"
+    world.end("a2")
+    assert [(s["name"], s["width"]) for s in world.explain()["stages"]] == [("stage-0", 1)]
+
+
+def test_a_late_repeat_of_a_failed_call_leaves_the_next_visit_open() -> None:
+    world = World()
+    world.arrive("a", stage="fix", dedupe_key="k")
+    world.end("a", Outcome.ENGINE_ERROR)
+    world.arrive("b", stage="fix")
+    world.arrive("a2", stage="fix", dedupe_key="k")
+    world.end("a2")
+    assert world.arrive("c", stage="fix").stage == "fix"
+    rows = [(s["visit"], s["width"]) for s in world.explain()["stages"]]
+    assert rows == [(1, 1), (2, 2)]
+
+
+def test_one_trace_id_on_every_call_does_not_make_them_one() -> None:
+    world = World()
+    world.arrive("a", dedupe_key="k")
+    world.end("a")
+    assert world.arrive("b", dedupe_key="k").stage == "stage-1"
+
+
+# --- how workflows end ---
+
+
+@pytest.mark.parametrize(
+    ("story", "outcome"),
+    [
+        ("+a -a:ok", Outcome.OK),
+        ("+a -a:engine_error", Outcome.ENGINE_ERROR),
+        ("+a -a:engine_error +b -b:ok", Outcome.OK),
+        ("+a -a:ok +b -b:rejected", Outcome.REJECTED),
+        ("+a +b -a:ok -b:cancelled", Outcome.OK),
+        ("+a -a:ok +b -b:cancelled", Outcome.CANCELLED),
+    ],
+)
+def test_the_last_calls_decide_the_outcome(story: str, outcome: Outcome) -> None:
+    world = World()
+    for word in story.split():
+        call, _, how = word[1:].partition(":")
+        if word[0] == "+":
+            world.arrive(call)
+        else:
+            world.end(call, Outcome(how))
+    (record,) = world.tracker.finish(W, 0.0, cancelled=False).ended
+    assert record.outcome is outcome
+    assert world.tracker.live == 0
+
+
+def test_a_final_call_ends_its_workflow() -> None:
+    world = World()
+    world.at(5).arrive("a", final=True, slo_s=2.0)
+    (record,) = world.at(8).end("a").ended
+    assert (record.started_s, record.ended_s, record.deadline_s) == (5, 8, 7)
+    assert (record.calls, record.stages, record.met_slo) == (1, 1, False)
+
+
+def test_a_final_call_waits_for_its_siblings() -> None:
+    world = World()
+    world.arrive("a")
+    world.arrive("b", final=True)
+    assert world.at(1).end("b").ended == ()
+    assert world.at(2).end("a", Outcome.CANCELLED).ended[0].outcome is Outcome.OK
+
+
+def test_cancelling_waits_for_what_is_live() -> None:
+    world = World()
+    world.arrive("a")
+    world.arrive("b")
+    assert world.tracker.finish(W, 1.0, cancelled=True).ended == ()
+    assert world.tracker.live_calls(W) == ("a", "b")
+    world.at(2).end("a")
+    (record,) = world.at(3).end("b", Outcome.CANCELLED).ended
+    assert (record.outcome, record.ended_s) == (Outcome.CANCELLED, 3)
+    assert world.explain()["state"] == "cancelled"
+
+
+def test_silence_ends_a_workflow_as_of_its_last_call() -> None:
+    world = World(TrackerSettings(applications={"app": WorkflowDefaults(slo_s=9, idle_s=30)}))
+    world.arrive("a")
+    assert world.tracker.next_expiry_s() is None
+    world.at(4).end("a")
+    assert world.tracker.next_expiry_s() == 34
+    assert world.tracker.expire(33.9).ended == ()
+    (record,) = world.tracker.expire(34).ended
+    assert (record.ended_s, record.deadline_s, record.met_slo) == (4, 9, True)
+    assert world.explain()["state"] == "expired"
+
+
+def test_live_calls_keep_a_workflow_alive_however_long() -> None:
+    world = World()
+    world.arrive("a")
+    assert world.tracker.expire(1e9).ended == ()
+    assert world.tracker.live == 1
+
+
+def test_a_declared_workflow_that_never_ran_is_cancelled_by_silence() -> None:
+    world = World()
+    world.tracker.declare(WorkflowDeclaration(W, "app"), 0.0)
+    (record,) = world.tracker.expire(300.0).ended
+    assert (record.calls, record.outcome) == (0, Outcome.CANCELLED)
+
+
+def test_too_many_workflows_push_out_the_one_silent_for_longest() -> None:
+    world = World(TrackerSettings(max_live=3))
+    world.arrive("busy", "w0")
+    for number in (1, 2):
+        world.at(number).arrive(f"c{number}", f"w{number}")
+        world.end(f"c{number}")
+    world.at(3).arrive("c3", "w3")
+    assert world.tracker.next_expiry_s() == 3
+    assert [r.workflow_id for r in world.tracker.expire(3).ended] == ["w1"]
+    assert [w["workflow"] for w in world.tracker.workflows()] == ["w0", "w2", "w3"]
+
+
+def test_unknown_workflows_are_ignored() -> None:
+    tracker, other = World().tracker, WorkflowId("nobody")
+    assert tracker.finish(other, 0.0, cancelled=True).ended == ()
+    assert tracker.stage_reported(other, "tool", 1.0, 0.0).rebudget == ()
+    assert tracker.plan_posted(other, [StagePlan("a")], 0.0).rebudget == ()
+    assert tracker.live_calls(other) == ()
+    assert tracker.explain(other) is None
+    assert tracker.remaining_work_s(other, work_s) == 0
+
+
+def test_calls_that_are_not_live_are_a_defect() -> None:
+    world = World()
+    world.arrive("a")
+    with pytest.raises(InvariantError):
+        world.arrive("a")
+    with pytest.raises(InvariantError):
+        world.end("nobody")
+    with pytest.raises(InvariantError):
+        world.budget("nobody")
+
+
+# --- plans, tools, explaining ---
+
+
+def test_a_plan_that_is_no_graph_changes_nothing() -> None:
+    world = World()
+    circle = (StagePlan("a", after=("b",)), StagePlan("b", after=("a",)))
+    with pytest.raises(PlanError, match="circle"):
+        world.tracker.declare(WorkflowDeclaration(W, "app", stages=circle), 0.0)
+    assert world.tracker.live == 0
+
+
+def test_unnamed_calls_of_a_declared_workflow_fill_its_stages() -> None:
+    world = World()
+    plan = (StagePlan("draft", width=2), StagePlan("vote"))
+    world.tracker.declare(WorkflowDeclaration(W, "sql", slo_s=7.0, stages=plan), 0.0)
+    first = world.at(10).arrive("a")
+    assert (first.stage, first.application, first.deadline_s) == ("draft", "sql", 17)
+    assert world.arrive("b").stage == "draft"
+    world.end("a")
+    world.end("b")
+    assert world.arrive("c").stage == "vote"
+
+
+def test_tool_gaps_are_measured_between_calls() -> None:
+    world = World()
+    world.arrive("a")
+    world.at(1).end("a")
+    world.at(3.5).arrive("b", tool="sqlite")
+    assert world.tracker.tools.mean_s("sqlite") == 2.5
+    assert world.explain()["tool_gap_s"] == 2.5
+
+
+def test_a_reported_stage_counts_as_one() -> None:
+    world = World()
+    world.arrive("a", stage="draft")
+    world.at(1).end("a")
+    update = world.tracker.stage_reported(W, "execute", 2.0, 3.0)
+    assert update.stage_ended
+    assert world.at(3).arrive("b").depth == 2
+    row = world.explain()["stages"][1]
+    assert (row["name"], row["at_client"], row["actual_s"]) == ("execute", True, 2)
+
+
+def test_explain_tells_what_was_decided_and_what_came_of_it() -> None:
+    world = World()
+    world.at(10).arrive("a", stage="draft", prompt_tokens=500, max_tokens=50, slo_s=60.0)
+    world.budget("a")
+    world.at(12).tracker.call_dispatched(CallId("a"), InstanceId("a100"), -3.0, 12.0)
+    world.at(15).end("a", output=40)
+    world.tracker.finish(W, 15.0, cancelled=False)
+    explained = json.loads(json.dumps(world.explain()))
+    (stage,) = explained.pop("stages")
+    (call,) = stage.pop("calls")
+    assert explained["met_slo"] is True
+    assert (explained["elapsed_s"], explained["deadline_s"]) == (5, 60)
+    assert (stage["budget_s"], stage["predicted_s"], stage["actual_s"]) == (60, 5.5, 5)
+    assert (call["instance"], call["queued_s"], call["urgency_s"]) == ("a100", 2, -3)
+    assert (call["output_tokens"], call["outcome"], call["attempts"]) == (40, "ok", 1)
+
+
+def test_ended_workflows_are_remembered_within_bounds() -> None:
+    world = World(TrackerSettings(max_finished=3, finished_s=100.0))
+    for number in range(5):
+        world.run(f"w{number}", ("draft", 10))
+    assert world.tracker.explain(WorkflowId("w1")) is None
+    assert world.explain("w4")["state"] == "finished"
+    assert world.tracker.explainable == 3
+    world.tracker.expire(500.0)
+    assert world.tracker.explainable == 0
+
+
+def test_long_ended_workflows_push_out_more_than_short_ones() -> None:
+    world = World(TrackerSettings(max_finished_calls=10))
+    for number in range(9):
+        world.run(f"short{number}", ("draft", 10))
+    assert world.tracker.explainable == 9
+    world.run("long", *[("loop", 10)] * 8)
+    assert world.tracker.explainable == 3
+
+
+def test_a_long_workflow_forgets_its_oldest_calls() -> None:
+    world = World(TrackerSettings(max_calls=4))
+    world.run("w", *[("loop", 10)] * 10)
+    explained = world.explain()
+    assert (explained["calls"], explained["calls_forgotten"]) == (10, 6)
+    assert len(explained["stages"]) == 4
+
+
+# --- restarts ---
+
+
+def test_a_restart_keeps_deadlines_depths_and_what_was_learned() -> None:
+    world = World()
+    world.run("old", ("draft", 100), ("vote", 300))
+    world.at(100).arrive("a", stage="draft", slo_s=40.0)
+    world.at(103).end("a")
+    snapshot = json.loads(json.dumps(world.tracker.snapshot(105.0)))
+
+    after = World()
+    after.tracker.restore(snapshot, now_s=7.0, down_s=10.0)
+    placement = after.at(7).arrive("b", stage="vote")
+    assert placement.deadline_s == pytest.approx(7 - 15 + 40)
+    assert placement.depth == 1
+    assert after.tracker.templates.dump() == world.tracker.templates.dump()
+    after.end("b")
+    (record,) = after.tracker.finish(W, 7.0, cancelled=False).ended
+    assert (record.calls, record.duration_s) == (2, pytest.approx(15))
+
+
+def test_a_snapshot_of_another_shape_is_refused() -> None:
+    snapshot = World().tracker.snapshot(0.0)
+    with pytest.raises(ValueError, match="version 1"):
+        World().tracker.restore({**snapshot, "version": 2}, 0.0)

@@ -1,0 +1,128 @@
+"""Budgets: how much of a workflow's remaining time a stage gets (HexGen-Flow, Eq. 5 as settled).
+
+`t_SLO = (T_SLO - elapsed) * stage work / remaining work`, where the work of a stage is that of
+its longest member (critical path; the paper adds parallel calls as if they ran one by one) and
+what remains is the stage and the expectation of what follows. All calls of a visit to a stage
+share one budget, granted once and again only when what remains has changed. The budget of an
+overdue workflow is negative.
+
+Lengths of the present stage: the prompt is the longest that has arrived, since the gateway has
+measured it. The output is, in this order: exact where the call fixes it; as declared; the
+template's mean of the longest member; the application's mean; a prior. It is capped by the
+largest `max_tokens` of the visit, and never below what a member has already put out.
+"""
+
+from __future__ import annotations
+
+from dispatcher.core.ports import WorkSeconds
+from dispatcher.core.workflow_types import StageBudget, StagePlan
+from workflows.model import Visit, Workflow, new_budget
+from workflows.templates import ApplicationTemplate, Templates
+
+
+def share_s(slo_s: float, elapsed_s: float, stage_work_s: float, remaining_work_s: float) -> float:
+    """Eq. 5; all of the remaining time where no work is predicted.
+
+    Example:
+        >>> share_s(60, 10, 2, 5), share_s(60, 70, 2, 5), share_s(60, 10, 0, 0)
+        (20.0, -4.0, 50)
+    """
+    if remaining_work_s <= 0:
+        return slo_s - elapsed_s
+    return (slo_s - elapsed_s) * stage_work_s / remaining_work_s
+
+
+class Budgets:
+    """Grants budgets and predicts what remains, from declared plans and learned templates."""
+
+    def __init__(self, templates: Templates, prior_output_tokens: float) -> None:
+        self._templates = templates
+        self._prior_output_tokens = prior_output_tokens
+
+    def grant(
+        self, workflow: Workflow, visit: Visit, work_s: WorkSeconds, now_s: float
+    ) -> StageBudget:
+        """The visit's budget: from now where what remains has changed, else from when it did."""
+        if visit.budget_version != workflow.version:
+            visit.budget_version = workflow.version
+            visit.granted_s = now_s
+        stage_work_s, tail_s = self._work_s(workflow, visit, work_s)
+        remaining_s = stage_work_s + tail_s
+        elapsed_s = visit.granted_s - workflow.started_s
+        budget_s = share_s(workflow.slo_s, elapsed_s, stage_work_s, remaining_s)
+        return new_budget(workflow, visit, stage_work_s, remaining_s, budget_s)
+
+    def remaining_work_s(self, workflow: Workflow, work_s: WorkSeconds) -> float:
+        """Critical path from now on: the longest of what runs, else what follows the last."""
+        running = [s.open for s in workflow.stages.values() if s.open is not None and s.open.live]
+        if running:
+            return max(sum(self._work_s(workflow, visit, work_s)) for visit in running)
+        if workflow.plan is not None:
+            return self._plan_work_s(workflow, None, None, work_s)
+        template = self._templates.get(workflow.application)
+        if template is None:
+            return 0.0
+        if not workflow.visits:
+            levels = template.whole.levels.value - workflow.deepest_level - 1
+            return template.whole.work_s(work_s, max(0.0, levels))
+        last = max(workflow.visits, key=lambda visit: visit.level)
+        return template.tail_work_s(last.stage.name, last.number, last.level, work_s)
+
+    def _work_s(self, workflow: Workflow, visit: Visit, work_s: WorkSeconds) -> tuple[float, float]:
+        """Of the visit itself, and of what follows it."""
+        output_tokens = self._output_tokens(workflow, visit)
+        stage_s = work_s(visit.prompt_tokens, output_tokens)
+        if workflow.plan is not None:
+            return stage_s, self._plan_work_s(workflow, visit, output_tokens, work_s)
+        template = self._templates.get(workflow.application)
+        if template is None:
+            return stage_s, 0.0
+        name = visit.stage.name
+        return stage_s, template.tail_work_s(name, visit.number, visit.level, work_s)
+
+    def _plan_work_s(
+        self,
+        workflow: Workflow,
+        visit: Visit | None,
+        output_tokens: float | None,
+        work_s: WorkSeconds,
+    ) -> float:
+        template = self._templates.get(workflow.application)
+        # A declared stage of which nothing else is known is taken to be like the present one.
+        prompt = 0.0 if visit is None else float(visit.prompt_tokens)
+        output = self._prior_output_tokens if output_tokens is None else output_tokens
+
+        def of_stage(stage: StagePlan) -> float:
+            known = None if template is None else template.stages.get(stage.name)
+            p = stage.prompt_tokens
+            o = stage.output_tokens
+            return work_s(
+                p if p is not None else known.prompt_tokens.value if known else prompt,
+                o if o is not None else known.output_tokens.value if known else output,
+            )
+
+        if workflow.plan is None:
+            return 0.0
+        return workflow.plan.work_after(None if visit is None else visit.stage.name, of_stage)
+
+    def _output_tokens(self, workflow: Workflow, visit: Visit) -> float:
+        if visit.exact_output_tokens:
+            return float(visit.exact_output_tokens)
+        declared = None if workflow.plan is None else workflow.plan.get(visit.stage.name)
+        template = self._templates.get(workflow.application)
+        if declared is not None and declared.output_tokens is not None:
+            expected = float(declared.output_tokens)
+        else:
+            expected = self._expected_output_tokens(template, visit.stage.name)
+        if visit.max_tokens is not None:
+            expected = min(expected, float(visit.max_tokens))
+        return max(1.0, expected, float(visit.output_tokens))
+
+    def _expected_output_tokens(self, template: ApplicationTemplate | None, stage: str) -> float:
+        if template is None:
+            return self._prior_output_tokens
+        known = template.stages.get(stage)
+        if known is not None:
+            return known.output_tokens.value
+        whole = template.whole
+        return whole.output_tokens.value / max(1.0, whole.levels.value)

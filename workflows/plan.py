@@ -1,0 +1,111 @@
+"""The stages of a workflow as its client declared them: a graph with lengths where known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from dispatcher.core.workflow_types import StagePlan
+
+MAX_PLAN_STAGES = 200
+
+
+class PlanError(ValueError):
+    """A declared plan that is no graph of stages; the message names the stage."""
+
+
+class Plan:
+    """Declared stages, and which of them have ended.
+
+    Args:
+        stages: In the client's order. `after` empty: after the one before it in the list.
+        ended: Stages that ended before the plan was made; `after` may name them.
+
+    Raises:
+        PlanError: A name twice, an `after` that names no stage, a circle, a width below 1, too
+            many stages.
+
+    Example:
+        >>> plan = Plan([StagePlan("draft"), StagePlan("a", after=("draft",)),
+        ...              StagePlan("b", after=("draft",)), StagePlan("vote", after=("a", "b"))])
+        >>> plan.work_after("draft", lambda stage: 3.0 if stage.name == "b" else 1.0)
+        4.0
+    """
+
+    def __init__(self, stages: Sequence[StagePlan], ended: Collection[str] = ()) -> None:
+        if len(stages) > MAX_PLAN_STAGES:
+            raise PlanError(f"stages: expected at most {MAX_PLAN_STAGES}, not {len(stages)}")
+        self._stages: dict[str, StagePlan] = {}
+        for stage in stages:
+            if stage.name in self._stages:
+                raise PlanError(f"stage {stage.name!r} is declared twice")
+            if stage.width < 1:
+                raise PlanError(f"stage {stage.name!r}: width must be at least 1")
+            self._stages[stage.name] = stage
+        self._before: dict[str, tuple[str, ...]] = {}
+        previous: tuple[str, ...] = ()
+        for stage in stages:
+            self._before[stage.name] = self._known(stage, ended) if stage.after else previous
+            previous = (stage.name,)
+        self._order = self._sorted()
+        self._after: dict[str, list[str]] = {name: [] for name in self._stages}
+        for name, before in self._before.items():
+            for earlier in before:
+                self._after[earlier].append(name)
+        self.done: set[str] = set()
+
+    def get(self, name: str) -> StagePlan | None:
+        """The declared stage of that name."""
+        return self._stages.get(name)
+
+    def mark_done(self, name: str) -> None:
+        """The stage has ended; one that was not declared is ignored."""
+        if name in self._stages:
+            self.done.add(name)
+
+    def ready(self, has_room: Callable[[StagePlan], bool]) -> str | None:
+        """First stage, in the client's order, that may run now and has room for a call."""
+        for name, stage in self._stages.items():
+            if (
+                name not in self.done
+                and self.done.issuperset(self._before[name])
+                and has_room(stage)
+            ):
+                return name
+        return None
+
+    def work_after(self, name: str | None, work_s: Callable[[StagePlan], float]) -> float:
+        """Critical path over stages still to come: those after `name`, or all.
+
+        Args:
+            name: The present stage, not counted; `None` or undeclared: the whole plan.
+            work_s: Seconds of one stage.
+        """
+        tails: dict[str, float] = {}
+        for stage_name in reversed(self._order):
+            own_s = 0.0 if stage_name in self.done else work_s(self._stages[stage_name])
+            tails[stage_name] = own_s + max((tails[n] for n in self._after[stage_name]), default=0)
+        if name is None or name not in self._stages:
+            return max(tails.values(), default=0.0)
+        return max((tails[n] for n in self._after[name]), default=0.0)
+
+    def _known(self, stage: StagePlan, ended: Collection[str]) -> tuple[str, ...]:
+        before = []
+        for name in dict.fromkeys(stage.after):
+            if name in self._stages:
+                before.append(name)
+            elif name not in ended:
+                raise PlanError(f"stage {stage.name!r} comes after {name!r}, which is no stage")
+        return tuple(before)
+
+    def _sorted(self) -> list[str]:
+        order: list[str] = []
+        placed: set[str] = set()
+        waiting = list(self._stages)
+        while waiting:
+            ready = [name for name in waiting if placed.issuperset(self._before[name])]
+            if not ready:
+                raise PlanError(f"stages wait for each other in a circle: {', '.join(waiting)}")
+            order += ready
+            placed.update(ready)
+            waiting = [name for name in waiting if name not in placed]
+        return order

@@ -1,0 +1,400 @@
+"""The workflow tracker: every live workflow, its stages, deadlines, budgets and history.
+
+Implements `dispatcher.core.ports.WorkflowTracker`. Each event costs O(stages of its workflow).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+
+from dispatcher.core.errors import InvariantError
+from dispatcher.core.ports import TrackerUpdate, WorkSeconds
+from dispatcher.core.types import CallId, CallSpec, InstanceId, WorkflowId
+from dispatcher.core.workflow_types import (
+    CallResult,
+    Placement,
+    StageBudget,
+    StagePlan,
+    WorkflowDeclaration,
+    WorkflowRecord,
+)
+from workflows import stages
+from workflows.archive import Archive
+from workflows.budgets import Budgets
+from workflows.ending import close_books, lessons
+from workflows.explain import explain, line
+from workflows.idle import IdleQueue
+from workflows.model import Call, State, Workflow
+from workflows.plan import Plan
+from workflows.settings import TrackerSettings
+from workflows.snapshot import restore_workflow, snapshot_workflow
+from workflows.templates import Templates
+from workflows.tools import ToolGaps
+
+_NOTHING = TrackerUpdate()
+
+
+class Tracker:
+    """Puts calls into workflows.
+
+    Example:
+        >>> tracker = Tracker()
+        >>> spec = CallSpec(CallId("c"), WorkflowId("w"), "m", 100, final=True)
+        >>> tracker.call_arrived(spec, 5.0).deadline_s
+        65.0
+        >>> tracker.budget(CallId("c"), lambda prompt, output: 2.0, 5.0).stage_budget_s
+        60.0
+        >>> from dispatcher.core.types import Outcome
+        >>> ok = CallResult(Outcome.OK, InstanceId("a"), 100, 50)
+        >>> tracker.call_ended(CallId("c"), ok, 8.0).ended[0].duration_s
+        3.0
+    """
+
+    def __init__(
+        self, settings: TrackerSettings | None = None, templates: Templates | None = None
+    ) -> None:
+        self.settings = settings or TrackerSettings()
+        self.templates = templates or Templates(max_stages=self.settings.max_stages)
+        self.tools = ToolGaps(self.settings.max_tools)
+        self._budgets = Budgets(self.templates, self.settings.prior_output_tokens)
+        #: live workflows, oldest first
+        self._live: dict[WorkflowId, Workflow] = {}
+        #: live calls and the workflow of each
+        self._calls: dict[CallId, tuple[Call, Workflow]] = {}
+        #: live workflows without live calls
+        self._idle = IdleQueue()
+        #: records of workflows that were pushed out by newer ones, to be told with the next update
+        self._pushed_out: list[WorkflowRecord] = []
+        self._archive = Archive(self.settings)
+        #: latest moment seen
+        self._now_s = float("-inf")
+
+    # --- calls ---
+
+    def call_arrived(self, spec: CallSpec, now_s: float) -> Placement:
+        """Put a call into its workflow, made on first sight.
+
+        Raises:
+            InvariantError: A call of that id is live.
+        """
+        self._now_s = now_s
+        if spec.call_id in self._calls:
+            raise InvariantError(f"call {spec.call_id} arrived twice")
+        workflow = self._live.get(spec.workflow_id)
+        if workflow is None:
+            workflow = self._begin(spec.workflow_id, spec.application, spec.tenant, now_s)
+        if workflow.calls_total == 0:
+            workflow.started_s = now_s
+        if spec.slo.end_to_end_s is not None:
+            workflow.slo_s = spec.slo.end_to_end_s
+        if not workflow.live:
+            self._idle.discard(workflow.workflow_id, workflow.idle_s)
+            if workflow.last_ended_s is not None:
+                gap_s = now_s - workflow.last_ended_s
+                workflow.tool_gap_s += gap_s
+                self.tools.learn(spec.tool, gap_s)
+
+        earlier = stages.resent(workflow, spec)
+        if earlier is not None:
+            visit = stages.supersede(earlier)
+        else:
+            visit = stages.visit_for(workflow, spec, now_s, self.settings.max_stages)
+        stages.join(visit, spec)
+        stages.close_abandoned(workflow, now_s)
+        call = Call(
+            spec.call_id, visit, spec.prompt_tokens, spec.final, spec.dedupe_key, arrived_s=now_s
+        )
+        workflow.remember(call)
+        workflow.calls_total += 1
+        workflow.live[spec.call_id] = call
+        self._calls[spec.call_id] = (call, workflow)
+        return Placement(
+            workflow_id=workflow.workflow_id,
+            application=workflow.application,
+            stage=visit.stage.name,
+            depth=visit.stage.depth,
+            workflow_started_s=workflow.started_s,
+            deadline_s=workflow.deadline_s,
+        )
+
+    def budget(self, call_id: CallId, work_s: WorkSeconds, now_s: float) -> StageBudget:
+        """The call's stage's share of the remaining time; siblings share it.
+
+        Raises:
+            InvariantError: The call is not live.
+        """
+        self._now_s = now_s
+        call, workflow = self._call(call_id)
+        return self._budgets.grant(workflow, call.visit, work_s, now_s)
+
+    def call_dispatched(
+        self, call_id: CallId, instance_id: InstanceId, urgency_s: float, now_s: float
+    ) -> None:
+        """An attempt went out; `explain` shows the first one's wait, the last one's place.
+
+        Raises:
+            InvariantError: The call is not live.
+        """
+        self._now_s = now_s
+        call, _ = self._call(call_id)
+        call.attempts += 1
+        call.instance_id = instance_id
+        call.urgency_s = urgency_s
+        if call.dispatched_s is None:
+            call.dispatched_s = now_s
+
+    def call_ended(self, call_id: CallId, result: CallResult, now_s: float) -> TrackerUpdate:
+        """A call is over, well or not.
+
+        Raises:
+            InvariantError: The call is not live.
+        """
+        self._now_s = now_s
+        call, workflow = self._call(call_id)
+        del self._calls[call_id]
+        del workflow.live[call_id]
+        call.ended_s, call.outcome = now_s, result.outcome
+        call.prompt_tokens = result.prompt_tokens or call.prompt_tokens
+        call.output_tokens = result.output_tokens
+        stage_ended = False
+        if not call.superseded:
+            stage_ended = stages.leave(workflow, call, result, now_s)
+            if call.final and workflow.closing is None:
+                workflow.closing = State.FINISHED
+        if not workflow.live:
+            if workflow.closing is not None:
+                return self._update(workflow, stage_ended, self._end(workflow, workflow.closing))
+            self._idle.add(workflow.workflow_id, workflow.idle_s, now_s)
+        return self._update(workflow, stage_ended)
+
+    # --- what clients say of whole workflows ---
+
+    def declare(self, declaration: WorkflowDeclaration, now_s: float) -> None:
+        """A workflow announced before its first call; a second time updates it.
+
+        Raises:
+            PlanError: The stages are no graph; nothing has changed then.
+        """
+        self._now_s = now_s
+        workflow = self._live.get(declaration.workflow_id)
+        seen = () if workflow is None else workflow.stages
+        plan = Plan(declaration.stages, seen) if declaration.stages else None
+        if workflow is None:
+            workflow = self._begin(
+                declaration.workflow_id, declaration.application, declaration.tenant, now_s
+            )
+            self._idle.add(workflow.workflow_id, workflow.idle_s, now_s)
+        if declaration.slo_s is not None:
+            workflow.slo_s = declaration.slo_s
+        if plan is not None:
+            for stage in workflow.stages.values():
+                if stage.open is None:
+                    plan.mark_done(stage.name)
+            workflow.plan = plan
+            workflow.version += 1
+
+    def plan_posted(
+        self, workflow_id: WorkflowId, stages: Sequence[StagePlan], now_s: float
+    ) -> TrackerUpdate:
+        """The rest of the workflow is known now; unknown workflows are ignored.
+
+        Raises:
+            PlanError: The stages are no graph; nothing has changed then.
+        """
+        self._now_s = now_s
+        workflow = self._live.get(workflow_id)
+        if workflow is None:
+            return self._pending()
+        workflow.plan = Plan(stages, workflow.stages)
+        workflow.version += 1
+        self._touch(workflow, now_s)
+        return self._update(workflow, rebudget=True)
+
+    def stage_reported(
+        self, workflow_id: WorkflowId, stage: str, duration_s: float, now_s: float
+    ) -> TrackerUpdate:
+        """A stage that ran at the client has ended; unknown workflows are ignored."""
+        self._now_s = now_s
+        workflow = self._live.get(workflow_id)
+        if workflow is None:
+            return self._pending()
+        self.tools.learn(stage, duration_s)
+        visit = stages.visit_named(workflow, stage, now_s, self.settings.max_stages)
+        self._touch(workflow, now_s)
+        if visit.live:
+            # Calls of that name still run here: they end the stage.
+            return self._pending()
+        visit.at_client = visit.members == 0
+        visit.started_s = min(visit.started_s, now_s - max(0.0, duration_s))
+        visit.ended_s = now_s
+        workflow.deepest_depth = max(workflow.deepest_depth, visit.stage.depth)
+        workflow.deepest_level = max(workflow.deepest_level, visit.level)
+        stages.close(workflow, visit)
+        return self._update(workflow, stage_ended=True)
+
+    def finish(self, workflow_id: WorkflowId, now_s: float, *, cancelled: bool) -> TrackerUpdate:
+        """Nothing more will come; a workflow with live calls ends with the last of them."""
+        self._now_s = now_s
+        workflow = self._live.get(workflow_id)
+        if workflow is None:
+            return self._pending()
+        if cancelled or workflow.closing is None:
+            workflow.closing = State.CANCELLED if cancelled else State.FINISHED
+        if workflow.live:
+            return self._pending()
+        return self._update(workflow, ended=self._end(workflow, workflow.closing))
+
+    # --- time ---
+
+    def expire(self, now_s: float) -> TrackerUpdate:
+        """End workflows that have been silent too long, a bounded number at a time."""
+        self._now_s = now_s
+        self._archive.expire(now_s)
+        ended = list(self._pending().ended)
+        while len(ended) < self.settings.max_expired_at_once:
+            workflow_id = self._idle.due(now_s)
+            if workflow_id is None:
+                break
+            ended.append(self._end(self._live[workflow_id], State.EXPIRED))
+        return TrackerUpdate(ended=tuple(ended))
+
+    def next_expiry_s(self) -> float | None:
+        """When `expire` has something to do; `None`: no workflow is silent."""
+        return self._now_s if self._pushed_out else self._idle.next_due_s()
+
+    # --- questions ---
+
+    def live_calls(self, workflow_id: WorkflowId) -> Collection[CallId]:
+        """Its calls that have not ended, in order of arrival; empty when unknown."""
+        workflow = self._live.get(workflow_id)
+        return () if workflow is None else tuple(workflow.live)
+
+    def remaining_work_s(self, workflow_id: WorkflowId, work_s: WorkSeconds) -> float:
+        """Predicted work left along the critical path; 0 when unknown."""
+        workflow = self._live.get(workflow_id)
+        return 0.0 if workflow is None else self._budgets.remaining_work_s(workflow, work_s)
+
+    def explain(self, workflow_id: WorkflowId) -> Mapping[str, object] | None:
+        """Everything a user would ask, JSON-ready, as of the latest event."""
+        workflow = self._live.get(workflow_id) or self._archive.get(workflow_id)
+        return None if workflow is None else explain(workflow, self._now_s)
+
+    def workflows(self) -> Sequence[Mapping[str, object]]:
+        """Live workflows, oldest first, JSON-ready, one line each."""
+        return [line(workflow, self._now_s) for workflow in self._live.values()]
+
+    @property
+    def live(self) -> int:
+        """Live workflows."""
+        return len(self._live)
+
+    @property
+    def explainable(self) -> int:
+        """Ended workflows that are still remembered."""
+        return len(self._archive)
+
+    # --- across restarts ---
+
+    def snapshot(self, now_s: float) -> dict[str, object]:
+        """What a restart must not lose, as plain JSON values; times relative to now.
+
+        Templates, tool gaps, and of each live workflow its identity, deadline and depth. Live
+        calls are not in it: their connections end with the process.
+        """
+        return {
+            "version": 1,
+            "templates": self.templates.dump(),
+            "tools": self.tools.dump(),
+            "live": [snapshot_workflow(w, now_s) for w in self._live.values()],
+        }
+
+    def restore(self, snapshot: Mapping[str, object], now_s: float, down_s: float = 0.0) -> None:
+        """Take over a snapshot; for a tracker that has seen nothing yet.
+
+        Args:
+            snapshot: What `snapshot` gave.
+            now_s: The clock now.
+            down_s: How long nothing ran; deadlines went on meanwhile, silence did not.
+
+        Raises:
+            KeyError, ValueError: The snapshot does not have the shape that `snapshot` gives.
+        """
+        version, templates = snapshot["version"], snapshot["templates"]
+        tools, live = snapshot["tools"], snapshot["live"]
+        if version != 1 or not isinstance(templates, dict) or not isinstance(tools, dict):
+            raise ValueError(f"snapshot: expected version 1, not {version!r}")
+        if not isinstance(live, list):
+            raise ValueError("live: expected a list")
+        self._now_s = now_s
+        self.templates.load(templates)
+        self.tools.load(tools)
+        for entry in live[-self.settings.max_live :]:
+            workflow = restore_workflow(entry, now_s, down_s, self.settings)
+            self._live[workflow.workflow_id] = workflow
+            self._idle.add(workflow.workflow_id, workflow.idle_s, now_s)
+
+    # --- inside ---
+
+    def _begin(
+        self, workflow_id: WorkflowId, application: str, tenant: str, now_s: float
+    ) -> Workflow:
+        if len(self._live) >= self.settings.max_live:
+            longest = self._idle.longest()
+            if longest is not None:
+                self._pushed_out.append(self._end(self._live[longest], State.EXPIRED))
+        defaults = self.settings.for_application(application)
+        workflow = Workflow(
+            workflow_id,
+            application,
+            tenant,
+            slo_s=defaults.slo_s,
+            idle_s=defaults.idle_s,
+            started_s=now_s,
+            calls=deque(maxlen=self.settings.max_calls),
+            visits=deque(maxlen=self.settings.max_calls),
+        )
+        self._live[workflow_id] = workflow
+        return workflow
+
+    def _end(self, workflow: Workflow, state: State) -> WorkflowRecord:
+        """The one way out for a workflow."""
+        del self._live[workflow.workflow_id]
+        self._idle.discard(workflow.workflow_id, workflow.idle_s)
+        record = close_books(workflow, state)
+        self.templates.learn(workflow.application, lessons(workflow))
+        self._archive.keep(workflow, self._now_s)
+        return record
+
+    def _update(
+        self,
+        workflow: Workflow,
+        stage_ended: bool = False,
+        ended: WorkflowRecord | None = None,
+        *,
+        rebudget: bool = False,
+    ) -> TrackerUpdate:
+        records = self._pending().ended
+        if ended is not None:
+            records = (*records, ended)
+        live = tuple(workflow.live) if stage_ended or rebudget else ()
+        return TrackerUpdate(rebudget=live, ended=records, stage_ended=stage_ended)
+
+    def _pending(self) -> TrackerUpdate:
+        """What was left to be told."""
+        if not self._pushed_out:
+            return _NOTHING
+        update = TrackerUpdate(ended=tuple(self._pushed_out))
+        self._pushed_out.clear()
+        return update
+
+    def _touch(self, workflow: Workflow, now_s: float) -> None:
+        """A sign of life other than a call."""
+        if not workflow.live:
+            self._idle.add(workflow.workflow_id, workflow.idle_s, now_s)
+
+    def _call(self, call_id: CallId) -> tuple[Call, Workflow]:
+        try:
+            return self._calls[call_id]
+        except KeyError:
+            raise InvariantError(f"call {call_id} is not live in any workflow") from None
