@@ -1,0 +1,215 @@
+"""Views to show a policy: plain records with the figures a test needs, nothing behind them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from dispatcher.core.types import (
+    PLAIN_SEAT,
+    AttemptId,
+    CallId,
+    CallSpec,
+    EngineGauges,
+    InstanceId,
+    InstanceSpec,
+    LengthEstimate,
+    SeatTag,
+    WorkflowId,
+)
+from dispatcher.core.views import AttemptView, CallView, InstanceView
+from dispatcher.core.workflow_types import Placement, StageBudget
+
+PREFILL_S_PER_TOKEN = 0.0005
+DECODE_S_PER_TOKEN = 0.02
+
+
+@dataclass
+class FakeCall:
+    """A `CallView`."""
+
+    spec: CallSpec
+    sequence: int
+    arrived_s: float
+    enqueued_s: float
+    length: LengthEstimate
+    placement: Placement
+    budget: StageBudget
+    generated_tokens: int = 0
+    avoid: Collection[InstanceId] = ()
+
+
+def fake_call(
+    name: str,
+    sequence: int = 1,
+    *,
+    workflow: str | None = None,
+    arrived_s: float = 0.0,
+    output_tokens: float = 100.0,
+    stage_deadline_s: float = 10.0,
+    deadline_s: float = 30.0,
+    remaining_work_s: float = 5.0,
+    **spec: object,
+) -> FakeCall:
+    """A call whose stage must end at `stage_deadline_s` and its workflow at `deadline_s`."""
+    fields: dict[str, object] = {"model": "m", "prompt_tokens": 200, **spec}
+    workflow_id = WorkflowId(workflow or f"workflow-of-{name}")
+    known = CallSpec(CallId(name), workflow_id, **fields)  # type: ignore[arg-type]
+    return FakeCall(
+        spec=known,
+        sequence=sequence,
+        arrived_s=arrived_s,
+        enqueued_s=arrived_s,
+        length=LengthEstimate(output_tokens),
+        placement=Placement(workflow_id, known.application, "0", 0, arrived_s, deadline_s),
+        budget=StageBudget(
+            granted_s=arrived_s,
+            stage_budget_s=stage_deadline_s - arrived_s,
+            stage_work_s=remaining_work_s / 2,
+            remaining_work_s=remaining_work_s,
+            deadline_s=deadline_s,
+        ),
+    )
+
+
+@dataclass
+class FakeAttempt:
+    """An `AttemptView`."""
+
+    attempt_id: AttemptId
+    call: CallView
+    seat: SeatTag = PLAIN_SEAT
+    dispatched_s: float = 0.0
+    first_token_s: float | None = None
+    output_tokens: int = 0
+
+
+@dataclass
+class FakeInstance:
+    """An `InstanceView`; slowness and backlog are what `FakeFleet` says of it."""
+
+    spec: InstanceSpec
+    slowness: float = 1.0
+    backlog_s: float = 0.0
+    seats: int = 4
+    available: bool = True
+    in_flight: dict[AttemptId, AttemptView] = field(default_factory=dict)
+    queued: int = 0
+    gauges: EngineGauges = field(default_factory=EngineGauges)
+
+    @property
+    def seats_in_use(self) -> int:
+        """Sequences of what is in flight."""
+        return sum(attempt.call.spec.seats for attempt in self.in_flight.values())
+
+    @property
+    def in_flight_tokens(self) -> int:
+        """Prompts and output of what is in flight."""
+        return sum(
+            attempt.call.spec.prompt_tokens + attempt.output_tokens
+            for attempt in self.in_flight.values()
+        )
+
+    def start(self, call: CallView, seat: SeatTag = PLAIN_SEAT, now_s: float = 0.0) -> FakeAttempt:
+        """Put a call in flight here."""
+        number = 1 + max(self.in_flight, default=0)
+        attempt = FakeAttempt(AttemptId(number), call, seat, now_s)
+        self.in_flight[attempt.attempt_id] = attempt
+        return attempt
+
+
+def fake_instance(name: str, **fields: object) -> FakeInstance:
+    """An idle instance that serves model `m`."""
+    gpu = fields.pop("gpu", None)
+    spec = InstanceSpec(InstanceId(name), frozenset({"m"}), gpu=gpu)  # type: ignore[arg-type]
+    return FakeInstance(spec, **fields)  # type: ignore[arg-type]
+
+
+@dataclass
+class FakeFleet:
+    """A `FleetView`: time is tokens times the instance's slowness, backlogs are as set."""
+
+    instances: dict[InstanceId, InstanceView] = field(default_factory=dict)
+    calls: dict[CallId, CallView] = field(default_factory=dict)
+
+    def compute_s(self, call: CallView, instance: InstanceView) -> float:
+        """Eq. 2 with two constants."""
+        assert isinstance(instance, FakeInstance)
+        return instance.slowness * (
+            PREFILL_S_PER_TOKEN * call.spec.prompt_tokens
+            + DECODE_S_PER_TOKEN * call.length.expected_tokens
+        )
+
+    def mean_compute_s(self, call: CallView) -> float:
+        """Over all instances."""
+        times_s = [self.compute_s(call, instance) for instance in self.instances.values()]
+        return sum(times_s) / len(times_s)
+
+    def backlog_s(self, instance: InstanceView) -> float:
+        """As set."""
+        assert isinstance(instance, FakeInstance)
+        return instance.backlog_s
+
+    def remaining_s(self, attempt: AttemptView, instance: InstanceView) -> float:
+        """What is left of its tokens."""
+        assert isinstance(instance, FakeInstance)
+        left = max(1.0, attempt.call.length.expected_tokens - attempt.output_tokens)
+        return instance.slowness * DECODE_S_PER_TOKEN * left
+
+    def live_calls(self, workflow_id: WorkflowId) -> Sequence[CallView]:
+        """By arrival."""
+        own = (call for call in self.calls.values() if call.spec.workflow_id == workflow_id)
+        return sorted(own, key=lambda call: call.sequence)
+
+    def call(self, call_id: CallId) -> CallView | None:
+        """One of `calls`."""
+        return self.calls.get(call_id)
+
+
+def fake_fleet(*instances: FakeInstance, calls: Sequence[CallView] = ()) -> FakeFleet:
+    """A fleet of these, in this order."""
+    return FakeFleet(
+        {instance.spec.instance_id: instance for instance in instances},
+        {call.spec.call_id: call for call in calls},
+    )
+
+
+def random_fleet(rng: random.Random, size: int, generation: int = 0) -> FakeFleet:
+    """Unequal instances, some idle, some loaded, some full."""
+    gpus = ("H100", "A100", "A6000", "L40S", None)
+    instances = []
+    for number in range(size):
+        instance = fake_instance(
+            f"i{generation}-{number}",
+            slowness=rng.choice((0.5, 1.0, 1.0, 2.5)),
+            backlog_s=rng.choice((0.0, 0.0, rng.uniform(0.1, 50.0))),
+            seats=rng.randint(1, 6),
+            gpu=rng.choice(gpus),
+        )
+        for running in range(rng.randint(0, instance.seats)):
+            instance.start(fake_call(f"running-{generation}-{number}-{running}"))
+        instances.append(instance)
+    return fake_fleet(*instances)
+
+
+def random_call(rng: random.Random, sequence: int) -> FakeCall:
+    """A call of one of a few workflows, early or late, short or long."""
+    return fake_call(
+        f"call-{sequence}",
+        sequence,
+        workflow=f"workflow-{rng.randint(0, 5)}",
+        arrived_s=float(sequence),
+        output_tokens=float(rng.randint(1, 800)),
+        stage_deadline_s=rng.uniform(-20.0, 80.0),
+        deadline_s=rng.uniform(-20.0, 200.0),
+        remaining_work_s=rng.uniform(0.0, 60.0),
+        prompt_tokens=rng.randint(0, 4_000),
+        client_priority=rng.choice((0, 0, 0, 5, -5)),
+        tenant=rng.choice(("default", "other")),
+    )
+
+
+def copy_figures(source: FakeCall, target: FakeCall) -> None:
+    """Change a call in place, as the coordinator does."""
+    target.length, target.budget = source.length, source.budget

@@ -1,0 +1,52 @@
+"""Every policy of the catalog keeps what the ports promise; every check can fail."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+from broken_policies import BROKEN, sound
+from conformance_error import ConformanceError
+from policy_kit import POLICY_CHECKS
+
+from dispatcher.catalog import PolicyServices, build_policy, policy_entries
+
+VARIANTS = [
+    *((name, {}) for name in policy_entries()),
+    ("hexgen-flow", {"alpha": 0.3, "scope": "workflow"}),
+    ("hexgen-flow", {"alpha": 1.0, "shed_doomed": True}),
+    ("hexgen-flow", {"scope": "workflow", "shed_doomed": True}),
+    ("wb-fcfs", {"alpha": 0.4, "mode": "paper", "beta": 2.0}),
+    ("wb-fcfs", {"alpha": 0.4, "mode": "repo"}),
+    ("least-backlog", {"binding": "early"}),
+]
+
+
+def make(name, params):
+    return build_policy(name, params, PolicyServices(random.Random(0)))
+
+
+@pytest.mark.parametrize("check", POLICY_CHECKS.values(), ids=POLICY_CHECKS)
+@pytest.mark.parametrize(("name", "params"), VARIANTS, ids=str)
+def test_a_catalog_policy_conforms(name, params, check):
+    check(partial(make, name, params))
+
+
+@pytest.mark.parametrize("check", POLICY_CHECKS.values(), ids=POLICY_CHECKS)
+def test_the_policy_that_is_spoiled_below_is_sound(check):
+    check(sound)
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [(name, broken) for name, all_broken in BROKEN.items() for broken in all_broken],
+)
+def test_a_check_refuses_what_is_broken(name, broken):
+    with pytest.raises(ConformanceError):
+        POLICY_CHECKS[name](broken)
+
+
+def test_every_check_is_known_to_refuse_something():
+    assert set(BROKEN) == set(POLICY_CHECKS)
+    assert all(BROKEN.values())
