@@ -8,7 +8,7 @@ longer than `MAX_LAG_S` is forgiven, or a laptop that slept would answer hours o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from dispatcher.emulator.metrics import EngineMetrics
 from dispatcher.emulator.scripting import OutputPlan
@@ -138,10 +138,6 @@ class Call:
         while self._unfinished and not self.closed:
             await self.wait()
 
-    def fresh(self) -> Iterator[Sequence]:
-        """Return the answers that have tokens the client does not have, in order."""
-        return (seq for seq in self.sequences if seq.available > seq.sent)
-
 
 class EngineDriver:
     """Runs one engine model against the event loop's clock.
@@ -240,15 +236,20 @@ class EngineDriver:
         interval = self._stream_interval
         metrics = self.metrics
         metrics.count_step(result)
+        # Nearly all requests of a step got their last token at the end of the step before.
+        usual_gap_s = result.duration_s
+        usual = 0
         for seq in result.emitted:
             assert isinstance(seq, Sequence)  # noqa: S101 - the driver adds nothing else
             call = seq.call
             if call.closed:
                 continue
-            seq.available = seq.generated
-            if seq.available == 1:
+            available = seq.available = seq.generated
+            if available == 1:
                 seq.first_token_s = now_s
                 metrics.observe_first_token(seq, now_s)
+            elif seq.last_token_s + usual_gap_s == now_s:
+                usual += 1
             else:
                 metrics.observe_inter_token(now_s - seq.last_token_s)
             seq.last_token_s = now_s
@@ -257,5 +258,7 @@ class EngineDriver:
                 call.finish_one()
                 metrics.observe_finished(seq, now_s)
                 call.notify()
-            elif seq.available - seq.sent >= interval or seq.available == 1:
+            elif available - seq.sent >= interval or available == 1:
                 call.notify()
+        if usual:
+            metrics.observe_inter_token(usual_gap_s, usual)

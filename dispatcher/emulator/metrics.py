@@ -63,9 +63,9 @@ class _Histogram:
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+    def observe(self, value: float, count: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += count
+        self._sum += value * count
 
     def family(self, labels: tuple[str, str]) -> HistogramMetricFamily:
         cumulated = 0
@@ -156,9 +156,9 @@ class EngineMetrics(Collector):
         self._prompt_tokens += seq.prompt_tokens
         self._cached_tokens += max(0, seq.cached_tokens)
 
-    def observe_inter_token(self, gap_s: float) -> None:
-        """Count a later token, `gap_s` of virtual time after the one before."""
-        self.inter_token.observe(gap_s * self._per_virtual_s)
+    def observe_inter_token(self, gap_s: float, count: int = 1) -> None:
+        """Count later tokens, each `gap_s` of virtual time after the one before."""
+        self.inter_token.observe(gap_s * self._per_virtual_s, count)
 
     def observe_finished(self, seq: Sequence, now_s: float) -> None:
         """Count a complete answer."""
