@@ -1,0 +1,188 @@
+"""The catalog: complete, honest about bad input, and the same as its documentation."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import policies
+import predictors
+from dispatcher import catalog
+from dispatcher.catalog import build_policy, policy_entries, policy_table
+from dispatcher.core.errors import BadParameterError, ConfigurationError, UnknownNameError
+from dispatcher.core.types import CallId, CallSpec, InstanceId, InstanceSpec, WorkflowId
+from dispatcher.registry import Params, PolicyServices, Registry, entry
+
+ROOT = Path(catalog.__file__).parents[1]
+SERVICES = PolicyServices(random.Random(0))
+
+
+def algorithm_modules(package) -> set[str]:
+    """Every module file of a package of algorithms."""
+    folder = Path(package.__file__).parent
+    files = folder.rglob("*.py")
+    names = {".".join(f.relative_to(folder.parent).with_suffix("").parts) for f in files}
+    return {name for name in names if not name.endswith("__init__")}
+
+
+def reached_by_the_catalog() -> set[str]:
+    """What a fresh interpreter has loaded after importing the catalog alone."""
+    code = "import sys, dispatcher.catalog; print(*sys.modules, sep='\\n')"
+    return set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+
+
+def test_no_algorithm_file_is_missed():
+    modules = algorithm_modules(policies) | algorithm_modules(predictors)
+    assert "policies.urgency" in modules
+    assert modules - reached_by_the_catalog() == set()
+
+
+def test_the_search_for_algorithm_files_sees_a_new_one(tmp_path):
+    (tmp_path / "pkg").mkdir()
+    for name in ("__init__", "known", "forgotten"):
+        (tmp_path / "pkg" / f"{name}.py").touch()
+    package = type(sys)("pkg")
+    package.__file__ = str(tmp_path / "pkg" / "__init__.py")
+    assert algorithm_modules(package) == {"pkg.known", "pkg.forgotten"}
+
+
+@pytest.mark.parametrize(
+    "module", sorted(algorithm_modules(policies) | {"dispatcher.catalog"}), ids=str
+)
+def test_every_policy_file_has_an_example_that_runs(module):
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_the_five_policies_are_there():
+    assert list(policy_entries()) == ["vllm", "hexgen-flow", "rr-pq", "wb-fcfs", "least-backlog"]
+    assert catalog.DEFAULT_POLICY in policy_entries()
+
+
+@pytest.mark.parametrize("name", policy_entries())
+def test_a_policy_says_what_it_is(name):
+    known = policy_entries()[name]
+    policy = build_policy(name, {}, SERVICES)
+    assert policy.name == known.name == name
+    assert known.summary.endswith(".")
+    schema = known.params.model_json_schema()
+    assert schema["additionalProperties"] is False
+    assert json.loads(json.dumps(schema)) == schema
+    assert set(policy.params) == set(schema["properties"])
+    assert all(field.description for field in known.params.model_fields.values())
+    # what a policy says of itself builds it again
+    assert build_policy(name, policy.params, SERVICES).params == policy.params
+
+
+@pytest.mark.parametrize("name", policy_entries())
+def test_policies_share_nothing_that_changes(name):
+    one, two = build_policy(name, {}, SERVICES), build_policy(name, {}, SERVICES)
+    assert one.routing is not two.routing
+
+
+def test_an_unknown_name_is_answered_with_those_there_are():
+    with pytest.raises(UnknownNameError, match=r"'hexgen'.*hexgen-flow.*least-backlog"):
+        build_policy("hexgen", {}, SERVICES)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "says"),
+    [
+        ("hexgen-flow", {"alpha": 1.5}, "alpha = 1.5.*less than or equal to 1"),
+        ("hexgen-flow", {"alpha": "fast"}, "alpha = 'fast'.*'auto'"),
+        ("hexgen-flow", {"alpha": float("nan")}, "alpha = nan"),
+        ("hexgen-flow", {"alpha": True}, "alpha = True"),
+        ("hexgen-flow", {"mode": "exact"}, "mode = 'exact'.*'settled', 'paper' or 'repo'"),
+        ("hexgen-flow", {"scope": "call"}, "scope = 'call'"),
+        ("rr-pq", {"shed_doomed": "yes"}, "shed_doomed = 'yes'.*boolean"),
+        ("rr-pq", {"alpha": 0.5}, "alpha = 0.5.*no such parameter.*scope, shed_doomed"),
+        ("vllm", {"alpha": 0.5}, "no such parameter.*none"),
+        ("wb-fcfs", {"beta": 0}, "beta = 0.*greater than 0"),
+        ("least-backlog", {"binding": 3}, "binding = 3"),
+    ],
+)
+def test_a_bad_parameter_says_what_where_and_what_was_expected(name, params, says):
+    with pytest.raises(BadParameterError, match=f"^{name}: .*{says}"):
+        build_policy(name, params, SERVICES)
+
+
+def test_all_bad_parameters_are_named_at_once():
+    with pytest.raises(BadParameterError, match=r"alpha = 2.*mode = 'x'.*gamma = 1"):
+        build_policy("hexgen-flow", {"alpha": 2, "mode": "x", "gamma": 1}, SERVICES)
+
+
+@pytest.mark.parametrize("name", ["hexgen-flow", "wb-fcfs"])
+def test_alpha_auto_starts_at_zero_and_is_the_tuners(name):
+    policy = build_policy(name, {"alpha": "auto"}, SERVICES)
+    assert policy.routing.alpha == 0.0
+    assert policy.tunable.tune("alpha", 0.4)
+    assert policy.routing.alpha == 0.4
+
+
+@pytest.mark.parametrize("name", ["hexgen-flow", "wb-fcfs"])
+def test_an_alpha_asked_for_by_value_is_nobodys_to_tune(name):
+    policy = build_policy(name, {"alpha": 0.25}, SERVICES)
+    assert policy.routing.alpha == 0.25
+    assert policy.tunable is None
+
+
+def test_parameters_reach_the_parts():
+    params = {"mode": "paper", "beta": 3.0, "scope": "workflow", "shed_doomed": True}
+    policy = build_policy("hexgen-flow", params, SERVICES)
+    assert (policy.routing.mode, policy.routing.beta) == ("paper", 3.0)
+    assert (policy.ordering.scope, policy.ordering.shed_doomed) == ("workflow", True)
+    assert not build_policy("least-backlog", {"binding": "early"}, SERVICES).routing.late_binding
+
+
+def test_a_name_given_twice_raises():
+    class Nothing(Params):
+        pass
+
+    one = entry("twin", "One.", None, Nothing, lambda params, services: 1)
+    two = entry("twin", "Two.", None, Nothing, lambda params, services: 2)
+    assert Registry("thing", [one]).build("twin", {}, SERVICES) == 1
+    with pytest.raises(ConfigurationError, match="'twin'"):
+        Registry("thing", [one, two])
+
+
+def test_the_default_predictors_answer():
+    spec = CallSpec(CallId("c"), WorkflowId("w"), "m", prompt_tokens=10)
+    lengths = catalog.length_predictors().build(catalog.DEFAULT_LENGTH_PREDICTOR, {}, SERVICES)
+    assert lengths.predict(spec).expected_tokens == 256.0
+    costs = catalog.cost_models().build(catalog.DEFAULT_COST_MODEL, {}, SERVICES)
+    costs.add_instance(InstanceSpec(InstanceId("i"), frozenset({"m"})))
+    assert costs.tpot_s(InstanceId("i"), 1.0, 100.0) > 0.0
+    prompts = catalog.prompt_counters().build(catalog.DEFAULT_PROMPT_COUNTER, {}, SERVICES)
+    assert prompts.estimate("m", 4_000) > 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "params"),
+    [
+        (catalog.length_predictors, "rolling-quantiles", {"window": 0}),
+        (catalog.cost_models, "linear", {"memory_samples": 1.0}),
+        (catalog.prompt_counters, "bytes", {"unknown": 1}),
+    ],
+)
+def test_predictors_refuse_bad_parameters_too(kind, name, params):
+    with pytest.raises(BadParameterError, match=f"^{name}: "):
+        kind().build(name, params, SERVICES)
+    with pytest.raises(UnknownNameError):
+        kind().build("no such name", {}, SERVICES)
+
+
+def test_the_table_in_the_documentation_is_the_catalogs():
+    assert policy_table() in (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+
+
+def test_the_table_can_be_printed():
+    command = [sys.executable, "-m", "dispatcher.catalog"]
+    assert subprocess.check_output(command, text=True, cwd=ROOT) == policy_table()
