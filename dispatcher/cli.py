@@ -1,0 +1,193 @@
+"""The `headway` command."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from dispatcher.catalog import build_policy, policy_entries
+from dispatcher.config import Settings, load_settings
+from dispatcher.core.errors import ConfigurationError, HeadwayError
+from dispatcher.emulator.fleet import run_fleet
+from dispatcher.emulator.settings import EmulatorSettings
+from dispatcher.gateway.about import VERSION
+from dispatcher.gateway.server import serve as serve_gateway
+from dispatcher.registry import PolicyServices
+
+app = typer.Typer(
+    help="Deadline-aware scheduling of LLM workflows over mixed vLLM fleets.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_out = Console()
+_err = Console(stderr=True)
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file")]
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    engine: Annotated[
+        list[str] | None, typer.Option("--engine", help="URL of an engine; may be given often")
+    ] = None,
+    policy: Annotated[str | None, typer.Option("--policy", help="as in `headway policies`")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="default 127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="default 8080")] = None,
+) -> None:
+    """Run the gateway; without engines, on an embedded emulated fleet."""
+    overrides: dict[str, object] = {}
+    if engine:
+        overrides["engines"] = [
+            {"id": f"engine-{number}", "url": url} for number, url in enumerate(engine)
+        ]
+    if policy is not None:
+        overrides["policy"] = {"name": policy, "params": {}}
+    own = {"host": host, "port": port}
+    if any(value is not None for value in own.values()):
+        overrides["server"] = {k: v for k, v in own.items() if v is not None}
+    settings = _load(config, overrides)
+    _log_to_terminal()
+    if not settings.engines:
+        own_fleet = settings.embedded
+        _out.print(
+            f"[bold yellow]No engine is configured: starting an embedded emulated fleet"
+            f" ({own_fleet.size} on {', '.join(own_fleet.gpus)}, {own_fleet.time_scale:g} times"
+            " real time).\nNo real model is running: the texts are made up.[/]",
+            soft_wrap=True,
+        )
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(
+                serve_gateway(settings, config_path=config, overrides=overrides, on_ready=_announce)
+            )
+        except HeadwayError as error:
+            _fail(str(error))
+
+
+@app.command()
+def emulate(  # noqa: PLR0917 - these are options
+    gpu: Annotated[str, typer.Option(help="GPU type whose speed and memory are played")] = "A100",
+    tp: Annotated[int, typer.Option(min=1, help="GPUs that share the model")] = 1,
+    model: Annotated[str | None, typer.Option(help="served model name")] = None,
+    size: Annotated[str, typer.Option(help="8b, 13b or 70b")] = "8b",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one")] = 8000,
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    time_scale: Annotated[float, typer.Option(help="times faster than real time")] = 1.0,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="seats")] = 256,
+    kv_blocks: Annotated[int | None, typer.Option(min=1, help="default: what fits")] = None,
+    stream_interval: Annotated[int, typer.Option(min=1, help="tokens per event")] = 1,
+    replies: Annotated[Path | None, typer.Option(help="scripts texts by pattern")] = None,
+    seed: Annotated[int, typer.Option(help="of lengths and texts")] = 0,
+) -> None:
+    """Run one emulated engine that speaks vLLM's API and metrics."""
+    try:
+        settings = EmulatorSettings.model_validate(
+            {
+                "gpu": gpu,
+                "tp": tp,
+                "model": model,
+                "size": size,
+                "port": port,
+                "host": host,
+                "time_scale": time_scale,
+                "max_num_seqs": max_num_seqs,
+                "kv_blocks": kv_blocks,
+                "stream_interval": stream_interval,
+                "replies": replies,
+                "seed": seed,
+            }
+        )
+    except ValidationError as error:
+        _fail("\n".join(str(mistake["msg"]) for mistake in error.errors()))
+    _log_to_terminal()
+    name = settings.served_names[0]
+
+    def ready(ports: list[int]) -> None:
+        _out.print(
+            f"Emulating {name} on {settings.tp} x {settings.gpu} at"
+            f" http://{settings.host}:{ports[0]} (no real model is running)",
+            soft_wrap=True,
+        )
+
+    try:
+        run_fleet([settings], on_ready=ready)
+    except (OSError, ValueError) as error:
+        _fail(str(error))
+
+
+@app.command()
+def policies() -> None:
+    """List the policies with their parameters and papers."""
+    table = Table("policy", "does", "from", "parameters", show_lines=True)
+    for entry in policy_entries().values():
+        params = "\n".join(
+            f"{name} = {field.default}: {field.description}"
+            for name, field in entry.params.model_fields.items()
+        )
+        table.add_row(entry.name, entry.summary, entry.paper or "-", params or "-")
+    _out.print(table)
+
+
+@app.command("check-config")
+def check_config(file: Annotated[Path, typer.Argument(help="YAML file")]) -> None:
+    """Validate a configuration; says which key is wrong and what was expected."""
+    settings = _load(file, {})
+    engines = len(settings.engines) or "no (the embedded fleet would run)"
+    _out.print(f"{file} is valid: policy {settings.policy.name}, {engines} engines")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    _out.print(VERSION)
+
+
+def _load(path: Path | None, overrides: dict[str, object]) -> Settings:
+    """Settings whose policy exists and takes its parameters; ends the program otherwise."""
+    import random  # noqa: PLC0415
+
+    try:
+        settings = load_settings(path, overrides)
+        services = PolicyServices(random=random.Random(0))  # noqa: S311 - builds one to try it
+        build_policy(settings.policy.name, settings.policy.params, services)
+    except ConfigurationError as error:
+        where = "" if path is None else f"{path}: policy: "
+        message = str(error)
+        _fail(message if str(path) in message or path is None else where + message)
+    return settings
+
+
+def _announce(settings: Settings, url: str) -> None:
+    _out.print(f"Headway {VERSION} listens on [bold]{url}[/] (docs: {url}/docs)", soft_wrap=True)
+    _out.print(f"Policy {settings.policy.name}, {len(settings.engines)} engines")
+
+
+def _log_to_terminal() -> None:
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        force=True,
+    )
+    for chatty in ("httpx", "httpcore", "uvicorn.error"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _fail(message: str) -> None:
+    _err.print(message, style="bold red", highlight=False, markup=False)
+    sys.exit(2)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,32 @@
+"""Settings: what they are, and how they are read from a file and the environment."""
+
+from dispatcher.config.loading import load_settings, reload_settings
+from dispatcher.config.settings import (
+    EmbeddedSettings,
+    EngineSettings,
+    FleetSettings,
+    ModelSettings,
+    PolicySettings,
+    QueueSettings,
+    ServerSettings,
+    Settings,
+    StoreSettings,
+    TenantSettings,
+    WorkflowSettings,
+)
+
+__all__ = [
+    "EmbeddedSettings",
+    "EngineSettings",
+    "FleetSettings",
+    "ModelSettings",
+    "PolicySettings",
+    "QueueSettings",
+    "ServerSettings",
+    "Settings",
+    "StoreSettings",
+    "TenantSettings",
+    "WorkflowSettings",
+    "load_settings",
+    "reload_settings",
+]

@@ -1,0 +1,1 @@
+"""The admin API: what decides, the fleet, the queues, explanations."""

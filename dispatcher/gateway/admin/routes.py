@@ -1,0 +1,198 @@
+"""The routes of the admin API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from dispatcher.catalog import policy_entries
+from dispatcher.config import EngineSettings
+from dispatcher.core import reports
+from dispatcher.core.errors import BadParameterError, ConfigurationError, UnknownNameError
+from dispatcher.core.types import CallId
+from dispatcher.gateway.admin.guard import check_admin
+from dispatcher.gateway.errors import ApiError
+from dispatcher.gateway.fleet.engine import Engine
+from dispatcher.gateway.runtime import Gateway
+
+WORKFLOWS_LISTED_MAX = 1000
+
+
+class PolicyBody(BaseModel):
+    """What to switch to."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1, max_length=128)
+    params: dict[str, Any] = Field(default={}, description="absent ones take their defaults")
+
+
+def admin_routes(gateway: Gateway) -> APIRouter:
+    """All of them, guarded."""
+
+    def guard(request: Request) -> None:
+        check_admin(gateway, request)
+
+    router = APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(guard)])
+    _policy_routes(router, gateway)
+    _engine_routes(router, gateway)
+    _report_routes(router, gateway)
+    return router
+
+
+def _policy_routes(router: APIRouter, gateway: Gateway) -> None:
+    @router.get("/policies", summary="The catalog, parameters as JSON schema")
+    async def policies() -> list[dict[str, Any]]:
+        return [
+            {
+                "name": entry.name,
+                "summary": entry.summary,
+                "paper": entry.paper,
+                "parameters": entry.params.model_json_schema(),
+            }
+            for entry in policy_entries().values()
+        ]
+
+    @router.get("/policy", summary="What decides now")
+    async def policy() -> dict[str, Any]:
+        return policy_state(gateway)
+
+    @router.put("/policy", summary="Switch; what waits is ordered anew, what runs runs on")
+    async def switch(body: PolicyBody) -> dict[str, Any]:
+        try:
+            gateway.switch_policy(body.name, body.params)
+        except UnknownNameError as error:
+            raise ApiError(404, str(error), param="name", code="unknown_policy") from error
+        except BadParameterError as error:
+            raise ApiError(422, str(error), param="params", code="bad_parameter") from error
+        return policy_state(gateway)
+
+    @router.get("/tuner", summary="Alpha: its value, who set it, when")
+    async def tuner() -> dict[str, Any]:
+        return {
+            "alpha": gateway.alpha(),
+            "tunable": gateway.coordinator.policy.tunable is not None,
+            "running": False,
+            "history": list(gateway.alpha_history),
+            "why": "no tuner is part of this release; alpha is what the policy was given",
+        }
+
+    @router.post("/tuner/run", summary="Tune now")
+    async def tune() -> None:
+        raise ApiError(
+            501,
+            "No tuner is part of this release; set alpha with PUT /admin/policy.",
+            code="no_tuner",
+        )
+
+
+def policy_state(gateway: Gateway) -> dict[str, Any]:
+    """Name, parameters as they are now, calls by where they are."""
+    policy = gateway.coordinator.policy
+    return {
+        "name": policy.name,
+        "params": dict(policy.params),
+        "alpha": gateway.alpha(),
+        "late_binding": policy.routing.late_binding,
+        "calls": dict(reports.counts(gateway.coordinator)),
+    }
+
+
+def _engine_routes(router: APIRouter, gateway: Gateway) -> None:
+    fleet = gateway.fleet
+
+    def found(engine_id: str) -> Engine:
+        engine = fleet.engine(engine_id)
+        if engine is None:
+            raise ApiError(
+                404, f"No engine {engine_id[:200]!r} is in the fleet.", code="unknown_engine"
+            )
+        return engine
+
+    @router.get("/engines", summary="The fleet")
+    async def engines() -> list[dict[str, Any]]:
+        return [engine_state(gateway, engine) for engine in fleet.engines]
+
+    @router.post("/engines", summary="Add an engine", status_code=201)
+    async def add(body: EngineSettings) -> dict[str, Any]:
+        try:
+            gateway.add_engine(body)
+        except ConfigurationError as error:
+            raise ApiError(409, str(error), param="id", code="engine_exists") from error
+        return engine_state(gateway, found(body.id))
+
+    @router.delete("/engines/{engine_id}", summary="Remove an engine once its calls have ended")
+    async def remove(engine_id: str) -> dict[str, Any]:
+        engine = found(engine_id)
+        fleet.drain(engine, remove=True)
+        state = engine_state(gateway, engine)
+        fleet.reap(gateway.driver.instance_known)
+        return state
+
+    @router.post("/engines/{engine_id}/drain", summary="Give an engine nothing new")
+    async def drain(engine_id: str) -> dict[str, Any]:
+        engine = found(engine_id)
+        fleet.drain(engine)
+        return engine_state(gateway, engine)
+
+
+def engine_state(gateway: Gateway, engine: Engine) -> dict[str, Any]:
+    """One engine, JSON-ready; never its key."""
+    gauges, seats = None, None
+    for instance in gateway.coordinator.fleet:
+        if instance.instance_id == engine.settings.id:
+            gauges, seats = instance.gauges, instance.seats
+    return {
+        "id": engine.settings.id,
+        "url": engine.settings.url,
+        "gpu": engine.settings.gpu,
+        "up": engine.up,
+        "draining": engine.draining,
+        "removing": engine.removing,
+        "since_s": gateway.clock() - engine.since_s,
+        "last_error": engine.last_error or None,
+        "models": list(engine.served.models) if engine.served else [],
+        "max_model_len": engine.served.max_model_len if engine.served else None,
+        "kv_capacity_tokens": engine.kv_capacity_tokens,
+        "seats": seats,
+        "seats_setting": engine.settings.seats,
+        "in_flight": gateway.driver.attempts_at(engine.settings.id),
+        "sends_priority": engine.sends_priority,
+        "engine_says": None
+        if gauges is None
+        else {
+            "running": gauges.running,
+            "waiting": gauges.waiting,
+            "kv_usage": gauges.kv_usage,
+            "preemptions_total": gauges.preemptions_total,
+        },
+    }
+
+
+def _report_routes(router: APIRouter, gateway: Gateway) -> None:
+    @router.get("/queues", summary="What waits and what is in flight, per instance")
+    async def queues() -> Mapping[str, object]:
+        return reports.queues(gateway.coordinator, gateway.clock())
+
+    @router.get("/workflows", summary="Live workflows, oldest first")
+    async def workflows() -> list[Mapping[str, object]]:
+        return list(gateway.tracker.workflows()[:WORKFLOWS_LISTED_MAX])
+
+    @router.get("/calls/{call_id}", summary="One decision explained, live or of late")
+    async def call(call_id: str) -> Mapping[str, object]:
+        found = reports.explain_call(gateway.coordinator, CallId(call_id), gateway.clock())
+        if found is None:
+            raise ApiError(
+                404, f"No call {call_id[:200]!r} is known (any more).", code="call_not_found"
+            )
+        return found
+
+    @router.get("/predictors", summary="Samples, coverage, error, fallbacks")
+    async def predictors() -> dict[str, object]:
+        return {
+            **{name: part.stats() for name, part in gateway.predictors().items()},
+            "coverage": {str(q): s for q, s in gateway.metrics.coverage.shares().items()},
+        }

@@ -1,0 +1,310 @@
+"""One attempt of one call at one engine: request, judge the answer, relay it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import orjson
+
+from dispatcher.core.commands import Dispatch
+from dispatcher.core.events import AttemptEnded, Event, FirstToken, Progress
+from dispatcher.core.types import AttemptId, Outcome, Usage
+from dispatcher.gateway.calls import LiveCall
+from dispatcher.gateway.errors import ApiError, Send, retry_after
+from dispatcher.gateway.fleet.engine import Engine
+from dispatcher.gateway.parsing.body import RESPONSES
+from dispatcher.gateway.relay import (
+    Finish,
+    RelayOutcome,
+    edit_body,
+    is_event_stream,
+    relay_whole,
+    request_headers,
+    response_headers,
+    wants_usage,
+)
+from dispatcher.gateway.relay.headers import RawHeaders
+from dispatcher.gateway.relay.pump import StreamPump
+from dispatcher.gateway.upstream import (
+    EngineResponse,
+    UpstreamConnectError,
+    UpstreamError,
+    UpstreamTimeoutError,
+)
+
+#: An engine's error answer is read up to here.
+ERROR_BYTES_MAX = 256 * 1024
+#: Statuses of an engine that another engine may not share.
+_OVERLOADED = frozenset({408, 425, 429, 503})
+_OUR_KEY_IS_WRONG = frozenset({401, 403})
+_FINISH_REASONS = {
+    Finish.CUT_SHORT: "cut_short",
+    Finish.ENGINE_ERROR: "engine_error",
+    Finish.STALLED: "stalled",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptResult:
+    """How an attempt ended, as the coordinator wants to hear it; plus a reason for metrics."""
+
+    outcome: Outcome
+    usage: Usage | None = None
+    output_tokens: int = 0
+    first_token_s: float | None = None
+    retryable: bool = False
+    detail: str = ""
+    reason: str = ""
+    """Why a retryable attempt failed: a small set, fit for a metric label."""
+
+    def event(self, attempt_id: AttemptId) -> AttemptEnded:
+        """The event that answers the `Dispatch`."""
+        return AttemptEnded(
+            attempt_id=attempt_id,
+            outcome=self.outcome,
+            usage=self.usage,
+            output_tokens=self.output_tokens,
+            first_token_s=self.first_token_s,
+            retryable=self.retryable,
+            detail=self.detail,
+        )
+
+
+class EngineDirectory(Protocol):
+    """Where attempts find their engines, and tell what they met there."""
+
+    def engine(self, instance_id: str) -> Engine | None:
+        """The engine behind an instance."""
+
+    def unreachable(self, engine: Engine, why: str) -> None:
+        """No connection could be made to it."""
+
+
+class _Listener:
+    """Turns what the relay notices into events."""
+
+    __slots__ = ("_attempt_id", "_post")
+
+    def __init__(self, post: Callable[[Event], None], attempt_id: AttemptId) -> None:
+        self._post = post
+        self._attempt_id = attempt_id
+
+    def first_token(self, now_s: float) -> None:
+        self._post(FirstToken(self._attempt_id))
+
+    def progress(self, now_s: float, output_tokens: int) -> None:
+        self._post(Progress(self._attempt_id, output_tokens))
+
+
+class AttemptRunner:
+    """Runs attempts; holds nothing of any of them."""
+
+    def __init__(
+        self,
+        engines: EngineDirectory,
+        *,
+        clock: Callable[[], float],
+        stall_timeout_s: float,
+        remember_response: Callable[[str, str], None],
+    ) -> None:
+        """`remember_response(response id, instance id)` hears of stored responses."""
+        self._engines = engines
+        self._clock = clock
+        self._stall_timeout_s = stall_timeout_s
+        self._remember_response = remember_response
+
+    async def run(
+        self, call: LiveCall, dispatch: Dispatch, post: Callable[[Event], None]
+    ) -> AttemptResult:
+        """Try once. Never raises for what an engine or a client does."""
+        engine = self._engines.engine(dispatch.instance_id)
+        if engine is None:
+            return self._failed(call, 503, "the engine has left the fleet", "down")
+        while True:
+            priority = dispatch.engine_priority if engine.sends_priority else None
+            try:
+                response = await self._request(call, engine, priority)
+                if 200 <= response.status < 300:
+                    return await self._relay(call, engine, response, dispatch, post)
+                refusal = await response.read_all(ERROR_BYTES_MAX) or b""
+            except UpstreamConnectError as error:
+                self._engines.unreachable(engine, str(error))
+                return self._failed(call, 502, str(error), "connect")
+            except UpstreamTimeoutError as error:
+                self._engines.unreachable(engine, str(error))
+                return self._failed(call, 504, str(error), "timeout")
+            except UpstreamError as error:
+                return self._failed(call, 502, str(error), "closed")
+            if priority is not None and engine.refuses_priority(response.status, refusal):
+                continue
+            return await self._judge(call, engine, response, refusal)
+
+    async def _request(
+        self, call: LiveCall, engine: Engine, priority: int | None
+    ) -> EngineResponse:
+        served = call.spec.model
+        body = edit_body(
+            call.raw,
+            call.facts.parsed,
+            call.dialect,
+            priority=priority,
+            model=None if call.facts.parsed.get("model") == served else served,
+        )
+        headers = request_headers(
+            call.headers, engine_key=engine.settings.api_key, request_id=call.request_id
+        )
+        return await engine.pool.request(b"POST", call.target, headers, body)
+
+    async def _relay(
+        self,
+        call: LiveCall,
+        engine: Engine,
+        response: EngineResponse,
+        dispatch: Dispatch,
+        post: Callable[[Event], None],
+    ) -> AttemptResult:
+        own = call.own_headers(engine.settings.id, self._clock())
+        stream = is_event_stream(response.headers)
+        headers = response_headers(response.headers, extra=own, keep_length=not stream)
+        send = self._noting_response_id(call, engine) if call.path == RESPONSES else call.send
+        if not stream:
+            return await self._relay_whole(call, response, send, headers)
+        pump = StreamPump(
+            response,
+            send,
+            call.dialect,
+            headers=headers,
+            clock=self._clock,
+            strip_usage=not wants_usage(call.facts.parsed),
+            observer=_Listener(post, dispatch.attempt_id),
+            started=call.started,
+            stall_timeout_s=self._stall_timeout_s,
+        )
+        call.pump = pump
+        call.watch.add(pump.client_gone)
+        try:
+            outcome = await pump.run()
+        finally:
+            call.watch.discard(pump.client_gone)
+            call.relayed(pump.outcome)
+        return await self._account(call, outcome)
+
+    async def _relay_whole(
+        self, call: LiveCall, response: EngineResponse, send: Send, headers: RawHeaders
+    ) -> AttemptResult:
+        async def noting_start(message: MutableMapping[str, Any]) -> None:
+            call.started = call.sent = True
+            await send(message)
+
+        outcome = await relay_whole(
+            response,
+            noting_start,
+            call.dialect,
+            headers=headers,
+            watch=call.watch,
+            clock=self._clock,
+            started=call.started,
+        )
+        call.complete = outcome.response_complete
+        return await self._account(call, outcome)
+
+    async def _account(self, call: LiveCall, outcome: RelayOutcome) -> AttemptResult:
+        result = AttemptResult(
+            outcome=Outcome.OK,
+            usage=outcome.usage,
+            output_tokens=outcome.output_tokens,
+            first_token_s=outcome.first_token_s,
+        )
+        if outcome.finish is Finish.COMPLETE:
+            return result
+        if outcome.finish is Finish.CLIENT_GONE:
+            return replace(result, outcome=Outcome.CANCELLED, detail="the client hung up")
+        reason = _FINISH_REASONS[outcome.finish]
+        if outcome.retryable:
+            return self._failed(call, 502, outcome.error, reason)
+        await call.end_with_error(f"The engine failed: {outcome.error}", 502)
+        return replace(result, outcome=Outcome.ENGINE_ERROR, detail=outcome.error, reason=reason)
+
+    async def _judge(
+        self, call: LiveCall, engine: Engine, response: EngineResponse, refusal: bytes
+    ) -> AttemptResult:
+        """An engine said no: the client's fault, ours, or the engine's?"""
+        status = response.status
+        said = _message(refusal)
+        if status in _OUR_KEY_IS_WRONG:
+            why = f"engine {engine.settings.id} does not take the gateway's key"
+            return self._failed(call, 502, why, "auth")
+        if status in _OVERLOADED:
+            wait = response.header(b"retry-after")
+            return self._failed(call, status, said, "overloaded", wait)
+        if status >= 500 or status < 400:
+            shown = status if status in (501, 504) else 502
+            return self._failed(call, shown, f"status {status}: {said}", "status")
+        if call.started:
+            await call.end_with_error(said, status)
+        else:
+            own = call.own_headers(engine.settings.id, self._clock())
+            headers = response_headers(response.headers, extra=own)
+            headers.append((b"content-length", b"%d" % len(refusal)))
+            call.started = call.sent = call.complete = True
+            await _send_whole(call.send, status, headers, refusal)
+        return AttemptResult(Outcome.CLIENT_ERROR, detail=said)
+
+    def _failed(
+        self, call: LiveCall, status: int, why: str, reason: str, wait: bytes | None = None
+    ) -> AttemptResult:
+        """Nothing has reached the client: another instance may try."""
+        headers = None
+        if status in (429, 503):
+            seconds = float(wait) if wait is not None and wait.isdigit() else 1.0
+            headers = retry_after(seconds, "engine_overloaded")
+        call.failure = ApiError(
+            status, f"The engine failed: {why}", code=f"engine_{reason}", headers=headers
+        )
+        return AttemptResult(Outcome.ENGINE_ERROR, retryable=True, detail=why, reason=reason)
+
+    def _noting_response_id(self, call: LiveCall, engine: Engine) -> Send:
+        """Learn which engine holds the response, from the first bytes that pass."""
+        found = False
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            nonlocal found
+            if not found and message.get("body"):
+                found = True
+                response_id = _response_id(message["body"])
+                if response_id is not None:
+                    self._remember_response(response_id, engine.settings.id)
+            await call.send(message)
+
+        return send
+
+
+async def _send_whole(send: Send, status: int, headers: RawHeaders, body: bytes) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _response_id(data: bytes) -> str | None:
+    """The id of a response object, or of the one in a stream's first event."""
+    start = data.find(b'"id":')
+    if start < 0:
+        return None
+    opened = data.find(b'"', start + 5)
+    closed = data.find(b'"', opened + 1)
+    if opened < 0 or not 0 < closed - opened <= 256:
+        return None
+    return data[opened + 1 : closed].decode("ascii", "replace")
+
+
+def _message(refusal: bytes) -> str:
+    """What an engine's error body says, briefly."""
+    try:
+        parsed = orjson.loads(refusal)
+    except orjson.JSONDecodeError:
+        return refusal[:200].decode("utf-8", "replace") or "no reason given"
+    error = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed
+    if isinstance(error, dict):
+        error = error.get("message", error)
+    return str(error)[:500]

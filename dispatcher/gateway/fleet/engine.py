@@ -1,0 +1,131 @@
+"""One engine: its settings, its connections, and what was last seen of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from dispatcher.config import EngineSettings
+from dispatcher.core.gpu_profiles import (
+    MODELS,
+    CostProfile,
+    ModelDoesNotFitError,
+    gpu_profile,
+    kv_capacity_tokens,
+    model_profile,
+    roofline_cost,
+)
+from dispatcher.core.types import InstanceId, InstanceSpec
+from dispatcher.gateway.upstream import EnginePool
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
+_MODALITIES = frozenset({"image", "audio", "video"})
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What an engine says it serves."""
+
+    models: tuple[str, ...]
+    max_model_len: int
+    details: tuple[dict[str, object], ...] = ()
+    """The engine's own model objects, for `/v1/models`."""
+
+
+@dataclass(slots=True, eq=False)
+class Engine:
+    """Everything the gateway keeps of one engine."""
+
+    settings: EngineSettings
+    pool: EnginePool
+    #: how many times faster than its GPU type it runs (emulated engines)
+    time_scale: float = 1.0
+    up: bool = False
+    draining: bool = False
+    removing: bool = False
+    served: Served | None = None
+    kv_capacity_tokens: int | None = None
+    sends_priority: bool = True
+    #: looks that failed in a row
+    failures: int = 0
+    last_error: str = ""
+    since_s: float = 0.0
+    #: requests that take no seat (embeddings, tokenize)
+    routed_in_flight: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.sends_priority = self.settings.engine_priority is not False
+        if self.settings.api_key is not None:
+            self.headers = {"authorization": f"Bearer {self.settings.api_key}"}
+
+    @property
+    def takes_new(self) -> bool:
+        """Up, and to be given work."""
+        return self.up and not self.draining
+
+    def refuses_priority(self, status: int, refusal: bytes) -> bool:
+        """Whether an error answer is about the `priority` field; then it is dropped for good."""
+        if status not in (400, 422) or self.settings.engine_priority != "auto":
+            return False
+        if b"priority" not in refusal.lower():
+            return False
+        self.sends_priority = False
+        return True
+
+    def spec(self) -> InstanceSpec:
+        """What the scheduler is told. The engine has been seen."""
+        served = self.served
+        if served is None:
+            raise ValueError(f"engine {self.settings.id} has not been seen yet")
+        seats = self.settings.seats
+        return InstanceSpec(
+            instance_id=InstanceId(self.settings.id),
+            models=frozenset(served.models),
+            max_model_len=served.max_model_len,
+            gpu=self.settings.gpu,
+            seats=None if seats == "auto" else seats,
+            profile=self._profile(served),
+            kv_capacity_tokens=self.kv_capacity_tokens or self._kv_on_paper(served),
+            # no engine says which it takes; what it cannot it refuses itself
+            modalities=_MODALITIES,
+            takes_priority=self.sends_priority,
+        )
+
+    def _size(self, served: Served) -> str:
+        return self.settings.size or size_of(served.models)
+
+    def _profile(self, served: Served) -> CostProfile | None:
+        if self.settings.gpu is None:
+            return None
+        shape = model_profile(self._size(served))
+        cost = roofline_cost(gpu_profile(self.settings.gpu), shape, self.settings.tp)
+        return cost.time_scale(self.time_scale)
+
+    def _kv_on_paper(self, served: Served) -> int | None:
+        if self.settings.gpu is None:
+            return None
+        try:
+            return kv_capacity_tokens(
+                gpu_profile(self.settings.gpu),
+                model_profile(self._size(served)),
+                self.settings.tp,
+            )
+        except ModelDoesNotFitError:
+            return None
+
+
+def size_of(models: tuple[str, ...]) -> str:
+    """The known model shape nearest to the size in a model's name; 8b where none is told.
+
+    Example:
+        >>> size_of(("Qwen2.5-72B-Instruct",)), size_of(("llama",))
+        ('70b', '8b')
+    """
+    for name in models:
+        found = _SIZE.search(name)
+        if found is not None:
+            billions = float(found[1])
+            nearest = min(MODELS.values(), key=lambda m: abs(m.parameters / 1e9 - billions))
+            return nearest.name
+    return "8b"

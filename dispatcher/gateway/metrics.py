@@ -1,0 +1,239 @@
+"""Prometheus metrics: a registry of their own, every label set bounded, gauges read when asked."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from dispatcher.core.coordinator import Coordinator
+from dispatcher.core.types import LengthEstimate, Outcome, Usage
+from dispatcher.core.workflow_types import WorkflowRecord
+from dispatcher.gateway.fleet.monitor import Fleet
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+MODELS_MAX = 100
+WORKFLOWS_MAX = 1000
+OTHER = "other"
+_COVERAGE_WINDOW = 2000
+_COVERED_QUANTILES = (0.5, 0.8, 0.9, 0.95)
+
+_LONG_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600, 1800)
+_SHORT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
+_DECISION_S = (0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1)
+
+
+class BoundedLabels:
+    """Client-supplied label values: the first `most` keep their names, later ones are `other`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        """The label to use."""
+        if value in self._known:
+            return value
+        if len(self._known) >= self._most:
+            return OTHER
+        self._known.add(value)
+        return value
+
+
+class Coverage:
+    """How often outputs stayed within their predicted quantiles, over the latest calls.
+
+    Example:
+        >>> coverage = Coverage()
+        >>> estimate = LengthEstimate(10.0, ((0.5, 10.0), (0.9, 20.0)))
+        >>> coverage.learn(estimate, 15)
+        >>> coverage.shares()[0.5], coverage.shares()[0.9]
+        (0.0, 1.0)
+    """
+
+    def __init__(self, window: int = _COVERAGE_WINDOW) -> None:
+        self._hits = {q: deque[bool](maxlen=window) for q in _COVERED_QUANTILES}
+
+    def learn(self, estimate: LengthEstimate, output_tokens: int) -> None:
+        """One call has ended; an estimate without quantiles says nothing."""
+        if estimate.quantiles:
+            for quantile, hits in self._hits.items():
+                hits.append(output_tokens <= estimate.quantile_tokens(quantile))
+
+    def shares(self) -> dict[float, float]:
+        """Share of calls at or below each quantile; quantiles without a call are left out."""
+        return {q: sum(hits) / len(hits) for q, hits in self._hits.items() if hits}
+
+
+class Metrics:
+    """What is counted; `render` is the page."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        registry = self.registry
+        self._model = BoundedLabels(MODELS_MAX)
+        self._workflow = BoundedLabels(WORKFLOWS_MAX)
+        self.coverage = Coverage()
+        self.requests = Counter(
+            "headway_requests",
+            "Requests by how they ended",
+            ("endpoint", "model", "outcome"),
+            registry=registry,
+        )
+        self.duration = Histogram(
+            "headway_request_duration_seconds",
+            "From arrival to the end of the answer",
+            buckets=_LONG_S,
+            registry=registry,
+        )
+        self.first_token = Histogram(
+            "headway_time_to_first_token_seconds",
+            "From arrival to the first token of a stream",
+            buckets=_SHORT_S,
+            registry=registry,
+        )
+        self.per_token = Histogram(
+            "headway_time_per_output_token_seconds",
+            "Mean time between the tokens of a stream",
+            buckets=_TOKEN_S,
+            registry=registry,
+        )
+        self.queue_wait = Histogram(
+            "headway_queue_wait_seconds",
+            "From arrival to the first dispatch",
+            ("instance",),
+            buckets=_LONG_S,
+            registry=registry,
+        )
+        self.decision = Histogram(
+            "headway_dispatch_decision_seconds",
+            "Time to decide upon one arrival",
+            buckets=_DECISION_S,
+            registry=registry,
+        )
+        self.workflow_duration = Histogram(
+            "headway_workflow_duration_seconds",
+            "From a workflow's first call to the end of its last",
+            ("workflow",),
+            buckets=_LONG_S,
+            registry=registry,
+        )
+        self.workflow_slo = Counter(
+            "headway_workflow_slo",
+            "Workflows by whether they met their SLO",
+            ("workflow", "outcome"),
+            registry=registry,
+        )
+        self.tokens = Counter(
+            "headway_tokens", "Tokens as engines counted them", ("kind",), registry=registry
+        )
+        self.retries = Counter(
+            "headway_retries", "Attempts that failed unseen", ("reason",), registry=registry
+        )
+        for kind in ("prompt", "cached", "output"):
+            self.tokens.labels(kind)
+
+    def request(self, endpoint: str, model: str, outcome: str) -> None:
+        """One request has been answered."""
+        self.requests.labels(endpoint, self._model(model), outcome).inc()
+
+    def used(self, usage: Usage) -> None:
+        """Tokens of one call."""
+        self.tokens.labels("prompt").inc(usage.prompt_tokens)
+        self.tokens.labels("cached").inc(usage.cached_tokens)
+        self.tokens.labels("output").inc(usage.output_tokens)
+
+    def workflow(self, record: WorkflowRecord) -> None:
+        """A workflow has ended; one that its client dropped has neither met nor missed."""
+        name = self._workflow(record.application)
+        if record.outcome is Outcome.CANCELLED:
+            return
+        self.workflow_duration.labels(name).observe(max(0.0, record.duration_s))
+        self.workflow_slo.labels(name, "met" if record.met_slo else "missed").inc()
+
+    def watch(
+        self, coordinator: Coordinator, fleet: Fleet, alpha: Callable[[], float | None]
+    ) -> None:
+        """Read the gauges of these from now on."""
+        self.registry.register(_Gauges(coordinator, fleet, self.coverage, alpha))
+
+    def render(self) -> bytes:
+        """The page, in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class _Gauges(Collector):
+    """Values that others keep, read when the page is asked for."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        fleet: Fleet,
+        coverage: Coverage,
+        alpha: Callable[[], float | None],
+    ) -> None:
+        self._coordinator = coordinator
+        self._fleet = fleet
+        self._coverage = coverage
+        self._alpha = alpha
+
+    def describe(self) -> list[Metric]:
+        """Nothing yet: names are known when values are."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All gauges."""
+        yield from self._instances()
+        up = GaugeMetricFamily(
+            "headway_engine_up", "Whether an engine answers", labels=["instance"]
+        )
+        for engine in self._fleet.engines:
+            up.add_metric([engine.settings.id], float(engine.up))
+        yield up
+        coverage = GaugeMetricFamily(
+            "headway_length_prediction_coverage",
+            "Share of latest calls whose output stayed within this predicted quantile",
+            labels=["quantile"],
+        )
+        for quantile, share in self._coverage.shares().items():
+            coverage.add_metric([str(quantile)], share)
+        yield coverage
+        policy = GaugeMetricFamily(
+            "headway_policy_info", "The policy that decides now", labels=["name"]
+        )
+        policy.add_metric([self._coordinator.policy.name], 1.0)
+        yield policy
+        alpha = GaugeMetricFamily(
+            "headway_alpha", "Routing weight of a call's own speed against the queues"
+        )
+        value = self._alpha()
+        if value is not None:
+            alpha.add_metric([], value)
+        yield alpha
+
+    def _instances(self) -> Iterator[Metric]:
+        fleet = self._coordinator.fleet
+        families = {
+            "headway_queue_depth": "Calls that wait in an instance's queue (central: for any)",
+            "headway_in_flight": "Calls at an engine",
+            "headway_backlog_seconds": "Time until what an instance has would be done",
+            "headway_seats": "Calls that an instance may hold at once",
+        }
+        gauges = {
+            name: GaugeMetricFamily(name, text, labels=["instance"])
+            for name, text in families.items()
+        }
+        for instance in fleet:
+            label = [str(instance.instance_id)]
+            gauges["headway_queue_depth"].add_metric(label, instance.queued)
+            gauges["headway_in_flight"].add_metric(label, len(instance.in_flight))
+            gauges["headway_backlog_seconds"].add_metric(label, fleet.backlog_s(instance))
+            gauges["headway_seats"].add_metric(label, instance.seats)
+        placing = self._coordinator.placing
+        gauges["headway_queue_depth"].add_metric(["central"], placing.held + len(placing.moving))
+        yield from gauges.values()

@@ -1,0 +1,1 @@
+"""From a client's headers and body to what scheduling needs; pure functions."""

@@ -1,0 +1,112 @@
+"""From what a client said to the `CallSpec` that the scheduler sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dispatcher.core.types import CallClass, CallId, CallSpec, InstanceId, Slo, WorkflowId
+from dispatcher.gateway.parsing.body import BodyFacts
+from dispatcher.gateway.parsing.hints import Hints
+
+#: Most urgent first; a tenant's `max_class` cuts the list from the left.
+_URGENCY = (
+    CallClass.LATENCY,
+    CallClass.COLLECTIVE,
+    CallClass.THROUGHPUT,
+    CallClass.BEST_EFFORT,
+)
+
+EstimateTokens = Callable[[str, int], int]
+"""Prompt tokens from (model, bytes of text)."""
+
+_TOKENS_PER_PICTURE = 600
+"""What a picture costs before an engine has said so: a 672-pixel image in 28-pixel patches."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantTerms:
+    """What a tenant may ask for."""
+
+    name: str = "default"
+    max_class: CallClass = CallClass.LATENCY
+    weight: float = 1.0
+    reject_late: bool = False
+
+
+def derive_class(hints: Hints, *, stream: bool) -> CallClass:
+    """The class of a call that names none.
+
+    With a TTFT or TPOT SLO: `latency`. Else with a workflow id: `collective`. Else `latency`
+    where it streams (somebody reads along), `throughput` where it does not.
+    """
+    if hints.ttft_s is not None or hints.tpot_s is not None:
+        return CallClass.LATENCY
+    if hints.workflow_id is not None:
+        return CallClass.COLLECTIVE
+    return CallClass.LATENCY if stream else CallClass.THROUGHPUT
+
+
+def clamp_class(asked: CallClass, most: CallClass) -> CallClass:
+    """The class asked for, or the most urgent that the tenant may have."""
+    return max(asked, most, key=_URGENCY.index)
+
+
+def make_spec(
+    hints: Hints,
+    facts: BodyFacts,
+    tenant: TenantTerms,
+    *,
+    call_id: str,
+    made_up_workflow_id: str,
+    served_model: str,
+    pinned_to: str | None,
+    estimate_tokens: EstimateTokens,
+) -> CallSpec:
+    """Put it together.
+
+    Args:
+        hints: From headers and body.
+        facts: From the body.
+        tenant: Clamps class and priority.
+        call_id: Unique among live calls.
+        made_up_workflow_id: For a call that names no workflow: it is one of its own, and its last.
+        served_model: The model's name at the engines, aliases resolved.
+        pinned_to: The one instance that can serve it.
+        estimate_tokens: From bytes of text.
+    """
+    alone = hints.workflow_id is None
+    call_class = clamp_class(
+        hints.call_class or derive_class(hints, stream=facts.stream), tenant.max_class
+    )
+    prompt_tokens = facts.prompt_token_ids + _TOKENS_PER_PICTURE * ("image" in facts.modalities)
+    if facts.prompt_bytes or not prompt_tokens:
+        prompt_tokens += estimate_tokens(served_model, facts.prompt_bytes)
+    priority = facts.client_priority
+    if tenant.max_class is not CallClass.LATENCY:
+        # a tenant that may not be most urgent may yield its place, not jump the queue
+        priority = max(0, priority)
+    return CallSpec(
+        call_id=CallId(call_id),
+        workflow_id=WorkflowId(hints.workflow_id or made_up_workflow_id),
+        model=served_model,
+        prompt_tokens=prompt_tokens,
+        application=hints.application or "default",
+        stage=hints.stage,
+        stage_width=hints.stage_width,
+        tenant=tenant.name,
+        call_class=call_class,
+        slo=Slo(hints.slo_s, hints.ttft_s, hints.tpot_s),
+        max_tokens=facts.max_tokens,
+        seats=facts.seats,
+        modalities=facts.modalities,
+        pinned_to=None if pinned_to is None else InstanceId(pinned_to),
+        tool=hints.tool,
+        final=hints.final or alone,
+        client_priority=priority,
+        tenant_weight=tenant.weight,
+        streaming=facts.stream,
+        reject_late=tenant.reject_late,
+        dedupe_key=hints.idempotency_key or hints.request_id,
+        features=facts.features,
+    )

@@ -1,0 +1,295 @@
+"""Everything one gateway has, wired together; what the routes and the command line work on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from dispatcher import catalog
+from dispatcher.config import EngineSettings, Settings
+from dispatcher.core.coordinator import Coordinator, Limits
+from dispatcher.core.events import Event, PolicySwitched
+from dispatcher.core.types import Outcome, RejectReason
+from dispatcher.core.workflow_types import WorkflowRecord
+from dispatcher.gateway.attempts import AttemptResult, AttemptRunner
+from dispatcher.gateway.calls import LiveCall
+from dispatcher.gateway.driver import Driver
+from dispatcher.gateway.errors import ApiError, rejection
+from dispatcher.gateway.fleet.monitor import Fleet
+from dispatcher.gateway.metrics import Metrics
+from dispatcher.gateway.store import Learned, Store, TrackerState
+from dispatcher.gateway.tenants import Tenants
+from dispatcher.registry import PolicyServices
+from workflows.settings import TrackerSettings, WorkflowDefaults
+from workflows.tracker import Tracker
+
+log = logging.getLogger("headway")
+
+RESPONSES_REMEMBERED = 10_000
+"""Stored responses of which it is known which engine holds them."""
+_DEFAULT_APPLICATION = "default"
+
+
+@runtime_checkable
+class Explained(Protocol):
+    """A predictor that tells how it is doing."""
+
+    def stats(self) -> dict[str, object]:
+        """JSON-ready."""
+
+
+class Gateway:
+    """One gateway. Made inside a running event loop; `start`, serve, `stop`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        engine_time_scale: float = 1.0,
+    ) -> None:
+        """`engine_time_scale`: how much faster than real their GPUs the engines run (emulated)."""
+        self.settings = settings
+        self.clock = clock
+        self.services = PolicyServices(random=random.Random(0))  # noqa: S311 - no secret
+        self.metrics = Metrics()
+        self.tenants = Tenants(settings.tenants)
+        self.prompt_tokens = catalog.prompt_counters().build(
+            catalog.DEFAULT_PROMPT_COUNTER, {}, self.services
+        )
+        self.lengths = catalog.length_predictors().build(
+            catalog.DEFAULT_LENGTH_PREDICTOR, {}, self.services
+        )
+        self.costs = catalog.cost_models().build(catalog.DEFAULT_COST_MODEL, {}, self.services)
+        self.tracker = Tracker(tracker_settings(settings))
+        queue = settings.queue
+        self.coordinator = Coordinator(
+            policy=catalog.build_policy(
+                settings.policy.name, settings.policy.params, self.services
+            ),
+            tracker=self.tracker,
+            lengths=self.lengths,
+            costs=self.costs,
+            limits=Limits(queue.max_calls, queue.max_wait_s, queue.max_attempts),
+            epoch_s=clock(),
+        )
+        self.fleet = Fleet(settings.fleet, post=self._post, lost=self._lost, clock=clock)
+        runner = AttemptRunner(
+            self.fleet,
+            clock=clock,
+            stall_timeout_s=settings.fleet.stall_timeout_s,
+            remember_response=self.remember_response,
+        )
+        self.driver = Driver(self.coordinator, runner, self, clock)
+        self.fleet.busy = self.driver.instance_known
+        self.metrics.watch(self.coordinator, self.fleet, self.alpha)
+        self.closing = False
+        self._time_scale = engine_time_scale
+        self._store = None if settings.store.path is None else Store(Path(settings.store.path))
+        self._saver: asyncio.Task[None] | None = None
+        self._responses: OrderedDict[str, str] = OrderedDict()
+        #: who switched the policy or tuned it, newest last
+        self.alpha_history: list[Mapping[str, object]] = []
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Take up what was learned, take the engines in."""
+        if self._store is not None:
+            taken = await self._store.load(self._learned())
+            if taken:
+                log.info("taken up from %s: %s", self.settings.store.path, ", ".join(taken))
+            self._saver = asyncio.create_task(self._keep_saving(self._store))
+        for engine in self.settings.engines:
+            self.fleet.add(engine, time_scale=self._time_scale)
+
+    def add_engine(self, settings: EngineSettings) -> None:
+        """Take one more engine in. Raises `ConfigurationError`."""
+        self.fleet.add(settings, time_scale=self._time_scale)
+
+    def begin_shutdown(self) -> None:
+        """New calls are turned away from now on; what is here goes on."""
+        self.closing = True
+
+    async def drain(self, grace_s: float) -> bool:
+        """Wait for what is here; False where some of it had to be cut off."""
+        self.begin_shutdown()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self.driver.wait_idle()
+                return True
+        self.driver.cancel_all(rejection(RejectReason.SHUTDOWN, 1.0))
+        await self.driver.wait_idle()
+        return False
+
+    async def stop(self) -> None:
+        """End; whatever is still alive is cut off. Saves what was learned."""
+        await self.drain(0.0)
+        self.driver.close()
+        await self.fleet.aclose()
+        if self._saver is not None:
+            self._saver.cancel()
+            await asyncio.gather(self._saver, return_exceptions=True)
+        if self._store is not None:
+            await self._store.save(self._learned())
+
+    def predictors(self) -> dict[str, Explained]:
+        """What predicts, as far as it tells of itself."""
+        parts: dict[str, object] = {
+            "lengths": self.lengths,
+            "costs": self.costs,
+            "prompt_tokens": self.prompt_tokens,
+        }
+        return {name: part for name, part in parts.items() if isinstance(part, Explained)}
+
+    def _learned(self) -> dict[str, Learned]:
+        parts: dict[str, object] = {
+            "lengths": self.lengths,
+            "costs": self.costs,
+            "prompt_tokens": self.prompt_tokens,
+            "workflows": TrackerState(self.tracker, self.clock, time.time),
+        }
+        return {name: part for name, part in parts.items() if isinstance(part, Learned)}
+
+    async def _keep_saving(self, store: Store) -> None:
+        while True:
+            await asyncio.sleep(self.settings.store.save_interval_s)
+            await store.save(self._learned())
+
+    # --- what routes ask ---
+
+    def ready(self) -> bool:
+        """Whether a call would find an engine."""
+        return not self.closing and any(engine.takes_new for engine in self.fleet.engines)
+
+    def refuse_if_closing(self) -> None:
+        """Raises the 503 of a gateway that is shutting down."""
+        if self.closing:
+            wait_s = max(1.0, self.settings.server.shutdown_grace_s)
+            raise rejection(RejectReason.SHUTDOWN, wait_s)
+
+    def resolve_model(self, name: str) -> str:
+        """The served name that an alias (or the name itself) stands for.
+
+        Raises:
+            ApiError: 404 for a model that no engine serves; 503 while none has answered yet.
+        """
+        served = self.settings.models.aliases.get(name, name)
+        known = self.fleet.known_models()
+        if served in known:
+            return served
+        if not known:
+            raise rejection(RejectReason.NO_ENGINE, 1.0, "no engine has answered yet")
+        aliases = [a for a, m in self.settings.models.aliases.items() if m in known]
+        names = ", ".join(sorted(known | set(aliases))[:50])
+        raise ApiError(
+            404,
+            f"The model `{name}` does not exist. There are: {names}.",
+            param="model",
+            code="model_not_found",
+        )
+
+    def only_model(self) -> str | None:
+        """The model that is meant where a body names none: the only one there is."""
+        firsts = {e.served.models[0] for e in self.fleet.engines if e.served}
+        return firsts.pop() if len(firsts) == 1 else None
+
+    def remember_response(self, response_id: str, instance_id: str) -> None:
+        """An engine holds this response."""
+        self._responses[response_id] = instance_id
+        self._responses.move_to_end(response_id)
+        if len(self._responses) > RESPONSES_REMEMBERED:
+            self._responses.popitem(last=False)
+
+    def holder_of(self, response_id: str) -> str | None:
+        """The instance that holds a response, where that is known."""
+        return self._responses.get(response_id)
+
+    def switch_policy(self, name: str, params: Mapping[str, object]) -> None:
+        """Another policy decides from now on.
+
+        Raises:
+            UnknownNameError, BadParameterError: Nothing has changed.
+        """
+        policy = catalog.build_policy(name, params, self.services)
+        self.driver.handle(PolicySwitched(policy))
+        log.info("policy is now %s %s", name, dict(policy.params))
+
+    def alpha(self) -> float | None:
+        """The running policy's alpha; `None` where it has none."""
+        value = getattr(self.coordinator.policy.routing, "alpha", None)
+        return float(value) if isinstance(value, int | float) else None
+
+    # --- what the fleet tells ---
+
+    def _post(self, event: Event) -> None:
+        self.driver.post(event)
+
+    def _lost(self, instance_id: str, why: str) -> None:
+        self.driver.retry_elsewhere(instance_id, why)
+
+    # --- what the driver tells (Recorder) ---
+
+    def decided(self, seconds: float) -> None:
+        """One arrival took so long to decide upon."""
+        self.metrics.decision.observe(seconds)
+
+    def attempt_failed(self, reason: str) -> None:
+        """An attempt failed before the client saw anything of it."""
+        self.metrics.retries.labels(reason).inc()
+
+    def workflow_ended(self, record: WorkflowRecord) -> None:
+        """A workflow is over."""
+        self.metrics.workflow(record)
+
+    def call_ended(self, call: LiveCall, result: AttemptResult | None) -> None:
+        """A call is over: count it, learn from it, charge its tenant."""
+        record, metrics = call.record, self.metrics
+        if record is None:
+            return
+        metrics.request(call.path, call.spec.model, record.outcome.value)
+        metrics.duration.observe(record.ended_s - record.arrived_s)
+        if record.dispatched_s is not None:
+            wait_s = record.dispatched_s - record.arrived_s
+            metrics.queue_wait.labels(record.instance_id or "none").observe(wait_s)
+        if call.streaming and record.first_token_s is not None:
+            metrics.first_token.observe(record.first_token_s - record.arrived_s)
+            if record.outcome is Outcome.OK and record.output_tokens > 1:
+                decode_s = record.ended_s - record.first_token_s
+                metrics.per_token.observe(decode_s / (record.output_tokens - 1))
+        usage = None if result is None else result.usage
+        if usage is not None:
+            metrics.used(usage)
+            self._learn_prompt(call, usage.prompt_tokens)
+            if call.length is not None and record.outcome is Outcome.OK:
+                per_seat = round(usage.output_tokens / call.spec.seats)
+                metrics.coverage.learn(call.length, per_seat)
+        tenant = self.tenants.get(call.spec.tenant)
+        if tenant is not None:
+            tenant.charge(record.prompt_tokens + record.output_tokens, self.clock())
+        self.fleet.reap(self.driver.instance_known)
+
+    def _learn_prompt(self, call: LiveCall, prompt_tokens: int) -> None:
+        """Only from prompts that are all text and all here."""
+        facts = call.facts
+        if facts.prompt_bytes and not facts.modalities and facts.previous_response_id is None:
+            seen = prompt_tokens - facts.prompt_token_ids
+            self.prompt_tokens.learn(call.spec.model, facts.prompt_bytes, seen)
+
+
+def tracker_settings(settings: Settings) -> TrackerSettings:
+    """The tracker's part of the settings."""
+
+    def defaults(application: str) -> WorkflowDefaults:
+        slo_s, idle_s = settings.workflow(application)
+        return WorkflowDefaults(slo_s=slo_s, idle_s=idle_s)
+
+    named = {name: defaults(name) for name in settings.workflows if name != _DEFAULT_APPLICATION}
+    return TrackerSettings(default=defaults(_DEFAULT_APPLICATION), applications=named)

@@ -1,0 +1,183 @@
+"""Serving: uvicorn with our own idea of how a gateway ends and reloads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from dispatcher.config import Settings, reload_settings
+from dispatcher.core.errors import ConfigurationError
+from dispatcher.gateway.app import create_app
+from dispatcher.gateway.embedded import EmbeddedFleet
+from dispatcher.gateway.runtime import Gateway
+
+log = logging.getLogger("headway")
+
+KEEP_ALIVE_S = 75
+"""Idle client connections; above what clients and load balancers keep theirs for."""
+_BACKLOG = 4096
+
+
+class GatewayServer(uvicorn.Server):
+    """Ends in two steps: turn new calls away and finish what is here, then close.
+
+    A second signal ends it at once.
+    """
+
+    def __init__(self, config: uvicorn.Config, grace_s: float) -> None:
+        super().__init__(config)
+        self._grace_s = grace_s
+        self.gateway: Gateway | None = None
+        self._draining: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        #: hears once it listens
+        self.on_listening: Callable[[], None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then say so."""
+        await super().startup(sockets)
+        if self.started and self.on_listening is not None:
+            self.on_listening()
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Until a signal ends it."""
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal has come; called between two bytecodes, so it only leaves a note."""
+        if self._loop is None or self.gateway is None or self._draining is not None:
+            self.should_exit = self.force_exit = True
+            return
+        self._loop.call_soon_threadsafe(self._begin_drain)
+
+    def _begin_drain(self) -> None:
+        if self._draining is None:
+            self._draining = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        gateway = self.gateway
+        if gateway is not None:
+            log.info("ending: %d calls are here", gateway.driver.live_calls)
+            if not await gateway.drain(self._grace_s):
+                log.warning("ending: calls were cut off after %g s", self._grace_s)
+        self.should_exit = True
+
+
+async def serve(
+    settings: Settings,
+    *,
+    config_path: Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    on_ready: Callable[[Settings, str], None] | None = None,
+) -> None:
+    """Run the gateway until SIGTERM or SIGINT.
+
+    Args:
+        settings: Checked; without engines, an embedded fleet is started.
+        config_path: What SIGHUP reads again.
+        overrides: What the command line said, which holds for reloads as well.
+        on_ready: Called with the settings and the URL once it listens.
+
+    Raises:
+        EmbeddedFleetError: The embedded fleet did not come up.
+        SystemExit: The port is taken (uvicorn has said so).
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        time_scale = 1.0
+        embedded = not settings.engines
+        if embedded:
+            fleet = await stack.enter_async_context(EmbeddedFleet(settings.embedded))
+            settings = settings.model_copy(update={"engines": fleet.engines})
+            time_scale = settings.embedded.time_scale
+        server: GatewayServer | None = None
+
+        def started(gateway: Gateway) -> None:
+            if server is not None:
+                server.gateway = gateway
+
+        app = create_app(settings, engine_time_scale=time_scale, on_start=started)
+        config = uvicorn.Config(
+            app,
+            host=settings.server.host,
+            port=settings.server.port,
+            http="httptools",
+            loop="none",
+            lifespan="on",
+            proxy_headers=False,
+            server_header=False,
+            access_log=settings.server.access_log,
+            log_config=None,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=5,
+            backlog=_BACKLOG,
+        )
+        server = GatewayServer(config, settings.server.shutdown_grace_s)
+        if on_ready is not None:
+            host = settings.server.host
+            server.on_listening = functools.partial(_tell, on_ready, settings, server, host)
+        reload = _Reload(server, settings, config_path, overrides, embedded)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+        try:
+            await server.serve()
+        finally:
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+
+
+def _tell(
+    on_ready: Callable[[Settings, str], None], settings: Settings, server: uvicorn.Server, host: str
+) -> None:
+    on_ready(settings, _url(server, host))
+
+
+def _url(server: uvicorn.Server, host: str) -> str:
+    port = server.servers[0].sockets[0].getsockname()[1]
+    return f"http://{'[' + host + ']' if ':' in host else host}:{port}"
+
+
+class _Reload:
+    """What SIGHUP does: engines, policy and keys anew; the rest is refused with a message."""
+
+    def __init__(
+        self,
+        server: GatewayServer,
+        settings: Settings,
+        path: Path | None,
+        overrides: Mapping[str, object] | None,
+        embedded: bool,
+    ) -> None:
+        self._server = server
+        self._settings = settings
+        self._path = path
+        self._overrides = overrides
+        self._embedded = embedded
+
+    def __call__(self) -> None:
+        """Reload; nothing changes where the file is wrong."""
+        gateway = self._server.gateway
+        if gateway is None:
+            return
+        try:
+            fresh, refused = reload_settings(self._path, self._settings, self._overrides)
+            if self._embedded and not fresh.engines:
+                fresh = fresh.model_copy(update={"engines": self._settings.engines})
+            if fresh.policy != self._settings.policy:
+                gateway.switch_policy(fresh.policy.name, fresh.policy.params)
+        except ConfigurationError as error:
+            log.error("reload refused, nothing has changed: %s", error)
+            return
+        gateway.fleet.reload(fresh.engines)
+        gateway.tenants.reload(fresh.tenants)
+        self._settings = gateway.settings = fresh
+        log.info("reloaded engines, policy and keys")
+        if refused:
+            log.warning("not taken up without a restart: %s", ", ".join(refused))
