@@ -1,0 +1,404 @@
+"""The token path: from an engine's socket to the client's, event for event.
+
+A piece of the stream is forwarded inside the engine socket's callback: ASGI's `send` is a
+coroutine, and while the client keeps up it never suspends, so the pump steps it by hand and no task
+wakes up per token. Where it does suspend (the client's buffer is full), the pump stops reading
+from this engine connection and the request's task takes the suspended coroutine over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from dispatcher.core.types import Usage
+from dispatcher.gateway.relay.asgi import Message, Resumed, Send
+from dispatcher.gateway.relay.dialects import Dialect, EventKind, error_message, event_payload
+from dispatcher.gateway.relay.headers import RawHeaders
+from dispatcher.gateway.relay.observer import Silent, StreamObserver
+from dispatcher.gateway.relay.outcome import Finish, RelayOutcome
+from dispatcher.gateway.relay.sse import EventSplitter
+from dispatcher.gateway.relay.watch import ClientWatch
+from dispatcher.gateway.upstream import EngineResponse, UpstreamError
+
+#: No event starts with it: the value while no prefix has been learned.
+_NO_PREFIX = b"\x00"
+#: The largest gap between two progress reports, in events and in seconds.
+PROGRESS_EVENTS = 50
+PROGRESS_S = 0.25
+
+
+class StreamPump:
+    """One stream on its way; `relay_stream` says what it does.
+
+    Whoever uses it directly hands `client_gone` to the watch, and may read `outcome` meanwhile:
+    `first_byte_sent` is always current, the counts once `run` has ended, however it did.
+    """
+
+    def __init__(
+        self,
+        response: EngineResponse,
+        send: Send,
+        dialect: Dialect,
+        *,
+        headers: RawHeaders,
+        clock: Callable[[], float],
+        strip_usage: bool,
+        observer: StreamObserver,
+        started: bool,
+        stall_timeout_s: float | None,
+    ) -> None:
+        self.outcome = RelayOutcome(status=response.status)
+        self._response = response
+        self._send: Callable[[Message], Any] = send
+        self._dialect = dialect
+        self._headers = headers
+        self._clock = clock
+        self._strip_usage = strip_usage and dialect.usage_on_request
+        #: What makes an event worth a second look although it starts as a token event does.
+        self._hazard = b"[]" if dialect.usage_on_request else _NO_PREFIX
+        self._observer = observer
+        self._stall_timeout_s = stall_timeout_s
+        # Towards the client.
+        self._started = started
+        self._busy = True  # The task sends; the socket's callback only queues.
+        self._direct = True
+        self._message: Message = {"type": "http.response.body", "body": b"", "more_body": True}
+        self._pending: list[bytes] = []
+        self._suspended: Resumed | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._woken = False
+        # From the engine.
+        self._splitter = EventSplitter()
+        self._prefix = self._learned = _NO_PREFIX
+        self._end, self._end_bytes = b"\n\n", 2
+        self._latest = b""
+        self._events = 0
+        self._tokens = 0
+        self._last_token_s = 0.0
+        self._last_event_s: float | None = None
+        self._report_at = PROGRESS_EVENTS
+        self._report_s = 0.0
+        self._forwarded = False
+        self._done = False
+        self._over = False
+        self._end_response = False
+        self._failure: Exception | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # The engine socket's side.
+
+    def on_data(self, data: bytes, last: bool) -> None:
+        """Forward what one read brought; the common case is one whole token event."""
+        if (
+            data.startswith(self._prefix)
+            and data.find(self._end) + self._end_bytes == len(data)
+            and not last
+            and (self._hazard not in data or self._dialect.classify(data) is EventKind.TOKEN)
+        ):
+            self._events += 1
+            self._tokens += 1
+            self._latest = data
+            now_s = self._last_token_s = self._clock()
+            if now_s >= self._report_s or self._tokens >= self._report_at:
+                self._report(now_s)
+        else:
+            if self._over:
+                return
+            data = self._examine(data, last)
+            if self._over:
+                self._queue(data)
+                return
+            if not data:
+                return
+        if self._busy:
+            self._queue(data)
+            return
+        message = self._message
+        message["body"] = data
+        coroutine = self._send(message)
+        try:
+            yielded = coroutine.send(None)
+        except StopIteration:
+            return
+        except OSError:
+            self.client_gone()
+        except Exception as exc:  # noqa: BLE001 - raised again by `run`
+            self._fail(exc)
+        else:
+            self._busy = True
+            self._suspended = Resumed(coroutine, yielded)
+            self._response.pause_reading()
+            self._wake()
+
+    def on_error(self, error: UpstreamError) -> None:
+        """End the stream; an incomplete event is dropped, so that what follows it is readable."""
+        self._conclude(str(error))
+
+    def client_gone(self) -> None:
+        """Stop the engine's work now."""
+        if self.outcome.response_complete:
+            return
+        self._over, self._end_response = True, False
+        self.outcome.finish = Finish.CLIENT_GONE
+        self._pending.clear()
+        self._response.abort()
+        self._wake()
+
+    def _fail(self, exc: Exception) -> None:
+        self._failure = exc
+        self._over, self._end_response = True, False
+        self._response.abort()
+        self._wake()
+
+    def _queue(self, data: bytes) -> None:
+        if self._pending:
+            self._response.pause_reading()
+        if data:
+            self._pending.append(data)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._woken = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # What the bytes say.
+
+    def _examine(self, data: bytes, last: bool) -> bytes:
+        """Take a read apart into events; return those that the client gets."""
+        events = self._splitter.feed(data)
+        if last and self._splitter.tail:
+            events.append(self._splitter.flush())
+        kept: list[bytes] = []
+        now_s = self._last_event_s = self._clock()
+        for event in events:
+            self._events += 1
+            if event.startswith(self._learned) and self._hazard not in event:
+                kind = EventKind.TOKEN
+            else:
+                kind = self._dialect.classify(event)
+            if kind is EventKind.TOKEN:
+                self._token_event(event, now_s)
+            elif kind is EventKind.ERROR:
+                payload = event_payload(event) or {}
+                self.outcome.error = error_message(payload)
+                self.outcome.finish = Finish.ENGINE_ERROR
+                if not self._forwarded:
+                    self._over = True
+                    self._response.abort()
+                    return b""
+            elif kind is not EventKind.OTHER:
+                self._done = self._done or kind is EventKind.DONE
+                self._read_usage(event)
+                if self._strip_usage and kind is EventKind.USAGE:
+                    continue
+            kept.append(event)
+            self._forwarded = True
+        self._prefix = _NO_PREFIX if self._splitter.tail else self._learned
+        if last:
+            self._conclude("the stream ended without its end mark")
+        return b"".join(kept)
+
+    def _token_event(self, event: bytes, now_s: float) -> None:
+        self._latest = event
+        self._last_token_s = now_s
+        self._tokens += 1
+        if self._tokens == 1:
+            self.outcome.first_token_s = now_s
+            self._report_s = now_s + PROGRESS_S
+            self._observer.first_token(now_s)
+        elif now_s >= self._report_s or self._tokens >= self._report_at:
+            self._report(now_s)
+        if event.startswith(self._learned):
+            return
+        self._learned = self._dialect.token_prefix(event) or _NO_PREFIX
+        self._end = b"\r\n\r\n" if event.endswith(b"\r\n\r\n") else b"\n\n"
+        self._end_bytes = len(self._end)
+
+    def _report(self, now_s: float) -> None:
+        self._report_at = self._tokens + PROGRESS_EVENTS
+        self._report_s = now_s + PROGRESS_S
+        self._observer.progress(now_s, self._tokens)
+
+    def _read_usage(self, event: bytes) -> None:
+        if b'"usage"' not in event:
+            return
+        found = self._dialect.usage(event_payload(event) or {})
+        known = self.outcome.usage
+        if found is not None and known is not None:  # Told in parts, each a running total.
+            found = Usage(
+                prompt_tokens=max(found.prompt_tokens, known.prompt_tokens),
+                output_tokens=max(found.output_tokens, known.output_tokens),
+                cached_tokens=max(found.cached_tokens, known.cached_tokens),
+            )
+        self.outcome.usage = found or known
+
+    def _conclude(self, why: str) -> None:
+        """The engine says no more."""
+        if self._over:
+            return
+        self._over = True
+        if self.outcome.finish is Finish.ENGINE_ERROR or self._done:
+            self._end_response = True
+        else:
+            self.outcome.finish = Finish.CUT_SHORT
+            self.outcome.error = why
+        self._wake()
+
+    def _check_stall(self) -> None:
+        """End a stream that has fallen silent after its first event; a slow client is not that."""
+        limit_s = self._stall_timeout_s
+        if limit_s is None or self._over:
+            return
+        wait_s = limit_s
+        if self._last_event_s is not None and not self._busy:
+            silent_s = self._clock() - max(self._last_event_s, self._last_token_s)
+            if silent_s >= limit_s:
+                self._over = True
+                self.outcome.finish = Finish.STALLED
+                self.outcome.error = f"the engine sent nothing for {limit_s} s"
+                self._response.abort()
+                self._wake()
+                return
+            wait_s = limit_s - silent_s
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._check_stall)
+
+    # The request's side.
+
+    async def run(self) -> RelayOutcome:
+        """Relay to the end, whichever it is."""
+        self._check_stall()
+        self._response.attach(self)
+        try:
+            while True:
+                self._woken = False
+                await self._drain()
+                if self._over and not self._pending:
+                    break
+                if not self._woken:
+                    await self._wait()
+        except OSError:
+            self.client_gone()
+        finally:
+            self._over = True
+            self._response.abort()
+            if self._suspended is not None:
+                self._suspended.close()
+            if self._timer is not None:
+                self._timer.cancel()
+            self._account()
+        if self._failure is not None:
+            raise self._failure
+        return self.outcome
+
+    async def _drain(self) -> None:
+        if self._suspended is not None:
+            suspended, self._suspended = self._suspended, None
+            await suspended
+        while self._pending:
+            body = b"".join(self._pending)
+            self._pending.clear()
+            await self._send_start()
+            final = self._over and self._end_response
+            self.outcome.first_byte_sent = True
+            await self._send({"type": "http.response.body", "body": body, "more_body": not final})
+            self.outcome.response_complete = final
+        if self._over:
+            if self._end_response and not self.outcome.response_complete:
+                await self._send_start()
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+                self.outcome.response_complete = True
+        elif self._started and self._direct:
+            self._busy = False
+        if not self._over:
+            self._response.resume_reading()
+
+    async def _send_start(self) -> None:
+        if self._started:
+            return
+        self._started = True
+        self.outcome.first_byte_sent = True
+        sending = self._send(
+            {
+                "type": "http.response.start",
+                "status": self._response.status,
+                "headers": self._headers,
+            }
+        )
+        self._direct = isinstance(sending, Coroutine)
+        await sending
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _account(self) -> None:
+        outcome = self.outcome
+        if outcome.usage is None and b'"usage"' in self._latest:
+            self._read_usage(self._latest)
+        outcome.events = self._events
+        outcome.output_tokens = self._tokens
+        if self._tokens:
+            outcome.last_token_s = self._last_token_s
+
+
+async def relay_stream(
+    response: EngineResponse,
+    send: Send,
+    dialect: Dialect,
+    *,
+    headers: RawHeaders,
+    watch: ClientWatch,
+    clock: Callable[[], float],
+    strip_usage: bool = False,
+    observer: StreamObserver | None = None,
+    started: bool = False,
+    stall_timeout_s: float | None = None,
+) -> RelayOutcome:
+    """Relay an event stream until it ends, fails, or the client hangs up.
+
+    Bytes pass unchanged, event for event, but for the usage event where `strip_usage` says so, and
+    for an event that the engine left unfinished. `http.response.start` goes out with the first
+    event: until then a failure leaves the client untouched (`RelayOutcome.retryable`), an error
+    event at the stream's very start included. The response to the client is ended where the engine
+    ended its own, well or by an error event; else that is the caller's, who may say why
+    (`error_event`) or go on elsewhere.
+
+    Args:
+        response: an event stream whose body nobody has read from.
+        send: ASGI's; stepped outside the task while it does not suspend, so it must not ask for
+            the current task, nor keep the message, which is used again. Best the server's own:
+            each wrapper costs on every token.
+        dialect: of the endpoint.
+        headers: for the client, complete.
+        watch: entered; a hang-up closes the engine's socket at once.
+        clock: seconds, monotonic; read once per event.
+        strip_usage: take the usage event out, since the client did not ask for it.
+        observer: hears of the first token and of progress.
+        started: `http.response.start` has been sent already.
+        stall_timeout_s: longest silence between events after the first; None for no limit.
+
+    Raises:
+        Exception: whatever `send` raises but for `OSError`, which means a client that has gone.
+    """
+    pump = StreamPump(
+        response,
+        send,
+        dialect,
+        headers=headers,
+        clock=clock,
+        strip_usage=strip_usage,
+        observer=observer or Silent(),
+        started=started,
+        stall_timeout_s=stall_timeout_s,
+    )
+    watch.add(pump.client_gone)
+    try:
+        return await pump.run()
+    finally:
+        watch.discard(pump.client_gone)
