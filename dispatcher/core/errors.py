@@ -2,7 +2,9 @@
 
 HeadwayError
 ├── ConfigurationError      a setting, a parameter, a profile: says what, where, what was expected
-│   ├── UnknownNameError        no such policy, GPU, model profile
+│   ├── UnknownNameError        no such policy
+│   │   └── UnknownProfileError     no such GPU or model (`gpu_profiles`)
+│   ├── ModelDoesNotFitError    the weights leave no room for a KV cache (`gpu_profiles`)
 │   └── BadParameterError       a policy parameter out of its schema
 ├── UnknownInstanceError    an event names an instance that is not in the fleet
 └── InvariantError          the scheduler's own books do not add up: a defect, never bad input

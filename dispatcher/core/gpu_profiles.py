@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dispatcher.core.errors import ConfigurationError, UnknownNameError
+
 BYTES_PER_PARAM_BF16 = 2
 """Weights and KV cache are kept in bfloat16."""
 
@@ -27,11 +29,11 @@ ACTIVATION_RESERVE_GB = 2.0
 """Memory per GPU that activations and CUDA graphs take from the KV cache [assumption]."""
 
 
-class UnknownProfileError(LookupError):
+class UnknownProfileError(UnknownNameError):
     """A GPU or model name that no profile answers to; the message lists what does."""
 
 
-class ModelDoesNotFitError(ValueError):
+class ModelDoesNotFitError(ConfigurationError):
     """The weights leave no room for a KV cache on this many GPUs."""
 
 
