@@ -17,8 +17,12 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from typer.main import get_command
+from typer.testing import CliRunner
 
+from dispatcher.cli import app
 from dispatcher.config import Settings, load_settings
+from dispatcher.emulator.settings import EmulatorSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -102,10 +106,13 @@ def test_the_gateway_finds_its_engines_and_prometheus_finds_all(profile: str) ->
     jobs = {job["job_name"]: job for job in PROMETHEUS["scrape_configs"]}
     assert jobs["headway"]["static_configs"] == [{"targets": [f"gateway:{settings.server.port}"]}]
     assert "gateway" in names
-    [scraped] = jobs["engines"]["static_configs"]
-    assert set(scraped["targets"]) == set(engines)
-    # relabelled to the host name alone, which must be the id that the gateway's metrics carry
-    assert all(address.split(":")[0] == name for address, name in engines.items())
+    scraped = {
+        target: entry["labels"]["instance"]
+        for entry in jobs["engines"]["static_configs"]
+        for target in entry["targets"]
+    }
+    # by the id that the gateway's own metrics carry
+    assert scraped == engines
 
 
 def test_prometheus_keeps_the_engine_a_series_speaks_of() -> None:
@@ -152,6 +159,22 @@ def test_vllm_runs_as_the_gateway_needs_it() -> None:
         assert device["capabilities"] == ["gpu"]
         taken += device["device_ids"]
     assert len(set(map(defaulted, taken))) == 2
+
+
+@pytest.mark.parametrize("file", ["gateway.yaml", "gateway-emulated.yaml"])
+def test_the_command_line_finds_the_configuration_valid(file: str) -> None:
+    result = CliRunner().invoke(app, ["check-config", str(DEPLOY / file)])
+    assert result.exit_code == 0, result.output
+
+
+def test_emulated_engines_are_started_by_options_that_exist() -> None:
+    for name in ("emulated-0", "emulated-1"):
+        command, *options = SERVICES[name]["command"]
+        emulate = get_command(app).commands[command]  # type: ignore[attr-defined]
+        context = emulate.make_context("emulate", options)
+        assert context.params["host"] == "0.0.0.0"
+        assert context.params["port"] == 8000
+        EmulatorSettings.model_validate(context.params)
 
 
 # --- the image ---
@@ -265,3 +288,48 @@ def test_healthcheck_needs_nothing_but_the_standard_library(healthcheck: ModuleT
         r"^(?:from|import) (\w+)", Path(healthcheck.__file__ or "").read_text(), re.M
     )
     assert set(imported) <= sys.stdlib_module_names
+
+
+# --- the page ---
+
+PAGE = (ROOT / "docs/deploy.md").read_text()
+
+
+def test_the_page_names_every_variable_with_its_default() -> None:
+    compose = (ROOT / "docker-compose.yml").read_text()
+    variables = dict(re.findall(r"\$\{(\w+):-([^}]*)\}", compose))
+    passed_on = re.findall(r"^\s+(\w+):(?:\s+#.*)?$", compose, re.MULTILINE)
+    rows = [line for line in PAGE.splitlines() if line.startswith("| `")]
+    for name, default in variables.items():
+        [row] = [row for row in rows if f"`{name}`" in row]
+        assert f"`{default}`" in row, name
+    for name in (name for name in passed_on if name.isupper()):
+        assert any(f"`{name}`" in row for row in rows), name
+
+
+def test_the_page_names_every_vllm_flag_that_is_set_for_the_gateway() -> None:
+    model_and_address = {"--host", "--port", "--max-model-len"}
+    for flag in SERVICES["vllm-0"]["command"][1:]:
+        name = flag.split("=")[0]
+        assert name in model_and_address or f"`{flag.replace('=', ' ')}`" in PAGE, flag
+
+
+def test_the_page_names_files_and_alerts_that_exist() -> None:
+    for path in set(re.findall(r"\bdeploy/[\w./-]+\w", PAGE)):
+        assert (ROOT / path).exists(), path
+    rules = (DEPLOY / "prometheus/rules.yml").read_text()
+    alerts = set(re.findall(r"`(Headway[A-Z]\w+)`", PAGE))
+    assert alerts
+    assert all(f"alert: {alert}\n" in rules for alert in alerts)
+
+
+def test_the_unit_gives_the_gateway_time_to_finish() -> None:
+    unit = dict(
+        line.split("=", 1)
+        for line in (DEPLOY / "headway.service").read_text().splitlines()
+        if "=" in line and not line.startswith("#")
+    )
+    grace_s = load_settings(DEPLOY / "gateway.yaml").server.shutdown_grace_s
+    assert int(unit["TimeoutStopSec"]) > grace_s
+    assert unit["KillMode"] == "mixed"
+    assert unit["WorkingDirectory"] == f"/var/lib/{unit['StateDirectory']}"
