@@ -52,12 +52,9 @@ async def read_request_body(receive: Receive, bag: HeaderBag, limit_bytes: int) 
 
 
 def too_large(limit_bytes: int) -> ApiError:
-    """The 413; the rest of the body is not read, so the connection ends."""
+    """The 413. What the client still sends is read and thrown away, so that it sees the answer."""
     return ApiError(
-        413,
-        f"The body is larger than {limit_bytes / 1e6:g} MB.",
-        code="body_too_large",
-        headers=[(b"connection", b"close")],
+        413, f"The body is larger than {limit_bytes / 1e6:g} MB.", code="body_too_large"
     )
 
 
