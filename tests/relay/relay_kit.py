@@ -157,9 +157,11 @@ class HandFed:
         self.resumed += 1
 
     def feed(self, data: bytes, last: bool = False) -> None:
+        sink = self.sink
         if last:
             self.response.let_go()
-        if self.sink is not None:
-            self.sink.on_data(data, last)
+            self.sink = None
+        if sink is not None:
+            sink.on_data(data, last)
         else:
             self.response.deliver(data, last)

@@ -1,5 +1,7 @@
 import asyncio
+import gc
 import itertools
+import weakref
 
 import pytest
 from hypothesis import given
@@ -409,3 +411,37 @@ async def test_headers_already_sent_are_not_sent_again():
     client, outcome = await relay_pieces([ROLE, DONE], started=True)
     assert [m["type"] for m in client.messages] == ["http.response.body"] * 2
     assert outcome.response_complete
+
+
+@pytest.mark.parametrize("well", [True, False])
+async def test_a_finished_stream_leaves_nothing_to_the_collector(well: bool):
+    client, fed = Client(), HandFed()
+    pump = StreamPump(
+        fed.response,
+        client.send,
+        CHAT,
+        headers=[],
+        clock=lambda: 3.0,
+        strip_usage=True,
+        observer=Listener(),
+        started=False,
+        stall_timeout_s=9.0,
+    )
+    alive = weakref.ref(pump)
+    gc.collect()
+    gc.disable()
+    try:
+        task = asyncio.create_task(pump.run())
+        await settle()
+        fed.feed(ROLE)
+        await settle()
+        if well:
+            fed.feed(DONE, last=True)
+        else:
+            fed.response.fail(UpstreamClosedError("reset", headers_seen=True))
+            fed.sink = None
+        await task
+        del pump, task
+        assert alive() is None
+    finally:
+        gc.enable()

@@ -137,12 +137,12 @@ class EngineResponse:
         held = b"".join(self._held)
         self._held.clear()
         self._held_bytes = 0
-        self._sink = sink
         if held or self._ended:
             sink.on_data(held, self._ended)
         if self._error is not None:
             sink.on_error(self._error)
         elif self._channel is not None:
+            self._sink = sink
             self._channel.divert(sink)
             self.resume_reading()
 
@@ -187,7 +187,7 @@ class EngineResponse:
         """All has arrived: the connection is no longer this response's."""
         self.resume_reading()
         self._ended = True
-        self._channel = None
+        self._channel = self._sink = None  # No reference cycle is left for the collector.
 
     def deliver(self, data: bytes, last: bool) -> None:
         """Take body bytes, until a sink takes them."""
@@ -207,8 +207,9 @@ class EngineResponse:
             return
         self._error = error
         self._channel = None
-        if self._sink is not None:
-            self._sink.on_error(error)
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.on_error(error)
         self._wake()
 
     def _wake(self) -> None:
