@@ -32,8 +32,8 @@ PROGRESS_S = 0.25
 class StreamPump:
     """One stream on its way; `relay_stream` says what it does.
 
-    Whoever uses it directly hands `client_gone` to the watch, and may read `outcome` meanwhile:
-    `first_byte_sent` is always current, the counts once `run` has ended, however it did.
+    Used directly: hand `client_gone` to the watch. Of `outcome`, `first_byte_sent` is always
+    current, the counts are once `run` has ended, however it did.
     """
 
     def __init__(
@@ -125,7 +125,8 @@ class StreamPump:
         except OSError:
             self.client_gone()
         except Exception as exc:  # noqa: BLE001 - raised again by `run`
-            self._fail(exc)
+            self._failure = exc
+            self.client_gone()
         else:
             self._busy = True
             self._suspended = Resumed(coroutine, yielded)
@@ -143,12 +144,6 @@ class StreamPump:
         self._over, self._end_response = True, False
         self.outcome.finish = Finish.CLIENT_GONE
         self._pending.clear()
-        self._response.abort()
-        self._wake()
-
-    def _fail(self, exc: Exception) -> None:
-        self._failure = exc
-        self._over, self._end_response = True, False
         self._response.abort()
         self._wake()
 
