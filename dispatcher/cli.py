@@ -191,3 +191,7 @@ def _fail(message: str) -> None:
 def main() -> None:
     """Run the command line."""
     app()
+
+
+if __name__ == "__main__":
+    main()

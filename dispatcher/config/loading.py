@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_settings import SettingsError
 
 from dispatcher.config.settings import (
@@ -42,7 +42,7 @@ def load_settings(
 
     Args:
         path: YAML file; none: defaults and the environment.
-        overrides: Whole sections that win over file and environment (command-line options).
+        overrides: Keys by section that win over file and environment (command-line options).
 
     Raises:
         ConfigurationError: The file cannot be read, or a key or a value is wrong; says which.
@@ -52,18 +52,27 @@ def load_settings(
     _refuse_unknown_environment()
     try:
         settings = Settings(**data)
-        if overrides:
-            merged = settings.model_dump(exclude_unset=True)
-            for section, value in overrides.items():
-                own = merged.get(section)
-                both = isinstance(value, Mapping) and isinstance(own, Mapping)
-                merged[section] = {**own, **value} if both else value  # type: ignore[dict-item]
-            settings = Settings.model_validate(merged)
+        return _override(settings, overrides) if overrides else settings
     except ValidationError as error:
         raise ConfigurationError(_explain(error, where, lines)) from error
     except SettingsError as error:
         raise ConfigurationError(f"environment: {error}") from error
-    return settings
+
+
+def _override(settings: Settings, overrides: Mapping[str, object]) -> Settings:
+    """Options of the command line: keys of a section are merged, lists are replaced."""
+    update: dict[str, object] = {}
+    for name, value in overrides.items():
+        section = getattr(settings, name)
+        if isinstance(section, Section) and isinstance(value, Mapping):
+            given = {**section.model_dump(exclude_unset=True), **value}
+            update[name] = type(section).model_validate(given)
+        else:
+            adapter: TypeAdapter[Any] = TypeAdapter(
+                Settings.model_fields[name].annotation or object
+            )
+            update[name] = adapter.validate_python(value)
+    return settings.model_copy(update=update)
 
 
 def reload_settings(

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from dispatcher.core.errors import ConfigurationError
 from dispatcher.core.gpu_profiles import gpu_profile, model_profile
 from dispatcher.engine_model import EngineConfig
 
@@ -51,7 +52,7 @@ class EmulatorSettings(BaseModel):
     def _check_hardware(self) -> EmulatorSettings:
         try:
             self.engine_config()
-        except LookupError as error:
+        except ConfigurationError as error:
             raise ValueError(str(error)) from error
         return self
 

@@ -163,8 +163,9 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestValidationError):
         raise error
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"][1:])
-    status = 400 if first["type"] == "json_invalid" else 422
+    no_json = first["type"] == "json_invalid"
+    where = "" if no_json else ".".join(str(part) for part in first["loc"][1:])
+    status = 400 if no_json else 422
     message = f"{where}: {first['msg']}" if where else str(first["msg"])
     return _response(ApiError(status, message, param=where or None, code="invalid_body"))
 

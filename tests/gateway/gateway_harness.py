@@ -75,7 +75,7 @@ class Running:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Return once the condition holds; the test's own timeout bounds it."""
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - any condition, of any thing
             await asyncio.sleep(0.005)
 
     async def until_up(self, engines: int) -> None:

@@ -50,7 +50,7 @@ async def test_metrics_parse_and_have_every_family() -> None:
         assert values["headway_tokens_total", "output"] == 32
         assert values["headway_engine_up", "e0"] == 1
         assert values["headway_policy_info", "hexgen-flow"] == 1
-        assert values["headway_workflow_slo_total", "default", "met"] == 8
+        assert values["headway_workflow_slo_total", "met", "default"] == 8
         assert values["headway_time_to_first_token_seconds_count",] == 8
 
 
@@ -64,21 +64,23 @@ async def test_client_supplied_labels_are_bounded() -> None:
 
 async def test_policies_are_switched_while_calls_wait_and_none_is_lost() -> None:
     gate = Gate()
-    async with scripted(gate, gate) as engines:
-        async with gateway([e.url for e in engines], seats=2) as running:
-            calls = [asyncio.create_task(running.chat(str(n))) for n in range(60)]
-            await running.until(lambda: running.gateway.driver.live_calls == 60)
-            for name in [*policy_entries(), *policy_entries()]:
-                switched = await running.http.put("/admin/policy", json={"name": name})
-                assert switched.status_code == 200
-                assert switched.json()["name"] == name
-                assert switched.json()["calls"]["waiting"] == 56
-                page = (await running.http.get("/metrics")).text
-                assert f'headway_policy_info{{name="{name}"}} 1.0' in page
-            gate.open.set()
-            answers = await asyncio.gather(*calls)
-            assert {a.status_code for a in answers} == {200}
-            await running.until_empty()
+    async with (
+        scripted(gate, gate) as engines,
+        gateway([e.url for e in engines], seats=2) as running,
+    ):
+        calls = [asyncio.create_task(running.chat(str(n))) for n in range(60)]
+        await running.until(lambda: running.gateway.driver.live_calls == 60)
+        for name in [*policy_entries(), *policy_entries()]:
+            switched = await running.http.put("/admin/policy", json={"name": name})
+            assert switched.status_code == 200
+            assert switched.json()["name"] == name
+            assert switched.json()["calls"]["waiting"] == 56
+            page = (await running.http.get("/metrics")).text
+            assert f'headway_policy_info{{name="{name}"}} 1.0' in page
+        gate.open.set()
+        answers = await asyncio.gather(*calls)
+        assert {a.status_code for a in answers} == {200}
+        await running.until_empty()
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,10 @@ async def test_priority_is_added_and_the_clients_own_is_not_passed_on() -> None:
 
 async def test_the_body_is_the_clients_but_for_what_was_added() -> None:
     async with scripted(ok) as (engine,), gateway([engine.url]) as running:
-        raw = b'{"model": "Llama-3.1-8B",  "messages":[{"role":"user","content":"h\\u00e9"}], "x":1.50}'
+        raw = (
+            b'{"model": "Llama-3.1-8B",  "x":1.50,'
+            b' "messages":[{"role":"user","content":"h\\u00e9"}]}'
+        )
         response = await running.http.post("/v1/chat/completions", content=raw)
         assert response.status_code == 200
         assert engine.raw_bodies[0].endswith(raw[1:])
@@ -158,13 +161,16 @@ async def test_a_stream_that_breaks_after_its_first_byte_ends_with_an_error_even
 
 
 async def test_no_call_waits_for_an_engine_that_refuses_connections() -> None:
-    async with emulated(1) as (url,), scripted(ok) as (engine,):
-        async with gateway([url, engine.url], policy={"name": "vllm", "params": {}}) as running:
-            dead = running.gateway.fleet.engine("e0")
-            assert dead is not None
-            await dead.pool.aclose()  # every connection from here on fails
-            answers = [await running.chat(max_tokens=2) for _ in range(3)]
-            assert [a.status_code for a in answers] == [200] * 3
+    async with (
+        emulated(1) as (url,),
+        scripted(ok) as (engine,),
+        gateway([url, engine.url], policy={"name": "vllm", "params": {}}) as running,
+    ):
+        dead = running.gateway.fleet.engine("e0")
+        assert dead is not None
+        await dead.pool.aclose()  # every connection from here on fails
+        answers = [await running.chat(max_tokens=2) for _ in range(3)]
+        assert [a.status_code for a in answers] == [200] * 3
 
 
 async def test_a_client_that_hangs_up_stops_the_engine_and_frees_the_seat() -> None:
