@@ -7,7 +7,7 @@ what should happen goes out as commands. The gateway and the simulator drive the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dispatcher.core import events as ev
@@ -140,11 +140,14 @@ class Coordinator:
         commands: list[Command] = []
         self._commands = commands
         self._handlers[type(event)](event)
+        self._tell(event)
         self.placing.pump(now_s)
-        for observer in self._observers:
-            observer.observe(event, self.fleet, now_s)
         self._wish_to_wake(now_s)
         return commands
+
+    def _tell(self, event: ev.Event | ev.Dispatched) -> None:
+        for observer in self._observers:
+            observer.observe(event, self.fleet, self._now_s)
 
     # --- calls ---
 
@@ -154,6 +157,8 @@ class Coordinator:
             raise InvariantError(f"call {spec.call_id} arrived twice")
         self._sequence += 1
         placement = self.tracker.call_arrived(spec, now_s)
+        # predictors know a stage and an application by the names the tracker gave them
+        spec = replace(spec, stage=placement.stage, application=placement.application)
         candidates = self.fleet.candidates(spec)
         budget = self.tracker.budget(spec.call_id, self.fleet.work_s(candidates), now_s)
         call = Call(
@@ -241,6 +246,7 @@ class Coordinator:
         urgency_s = call.urgency_s or 0.0
         self.tracker.call_dispatched(call.call_id, instance.instance_id, urgency_s, self._now_s)
         self._commands.append(command)
+        self._tell(ev.Dispatched(call, command.attempt_id, instance.instance_id))
 
     def _first_token(self, event: ev.FirstToken) -> None:
         self._attempts.first_token(event.attempt_id, self._now_s)

@@ -24,6 +24,7 @@ from dispatcher.core.workflow_types import StagePlan, WorkflowDeclaration
 
 if TYPE_CHECKING:
     from dispatcher.core.ports import Policy
+    from dispatcher.core.views import CallView
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,15 @@ class PolicySwitched:
 @dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed: sent at (or after) the moment a `WakeAt` asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """The coordinator has sent a call out. For observers; no driver posts it."""
+
+    call: CallView
+    attempt_id: AttemptId
+    instance_id: InstanceId
 
 
 Event = (

@@ -95,7 +95,9 @@ def _work_conserved(coordinator: Coordinator, instance: Instance) -> None:
     for seat in admission.open_seats(instance, now_s):
         for lane, queue in coordinator.placing.lanes.items():
             call = queue.select(seat, now_s)
-            if instance.instance_id in lane and call is not None:
+            if call is None or instance.instance_id not in lane:
+                continue
+            if instance in coordinator.fleet.available(coordinator.calls[call.spec.call_id]):
                 chosen = coordinator.policy.routing.route(
                     call, [instance], coordinator.fleet, now_s
                 )

@@ -76,12 +76,20 @@ class Placing:
             self._place(call, now_s)
 
     def remove(self, call: Call) -> None:
-        """A call no longer waits."""
+        """A call gives up waiting; one that stood behind it may fit where it did not."""
+        self._reconsider(call)
         del self._patience[call.call_id]
         self._take_out(call)
 
+    def _reconsider(self, call: Call) -> None:
+        """What was first in this call's place may no longer be."""
+        if call.place is Place.QUEUED and call.instance is not None:
+            self.touch(call.instance)
+        self._held_dirty = True
+
     def refresh(self, call: Call, now_s: float) -> None:
         """A waiting call's estimate or budget has changed."""
+        self._reconsider(call)
         if call.place is Place.QUEUED:
             instance = call.instance
             assert instance is not None and instance.queue is not None
@@ -137,6 +145,7 @@ class Placing:
         self._empty(instance)
         instance.queue = self.policy.ordering.queue(instance, self._fleet)
         self._deferred_until_s.pop(instance.instance_id, None)
+        self._held_dirty = True  # a held call may have preferred this instance to one with a seat
         self._move(calls)
 
     def left(self, instance: Instance) -> None:
@@ -145,7 +154,8 @@ class Placing:
         self.reconsider_held()
 
     def touch(self, instance: Instance) -> None:
-        """Seats or load of the instance have changed."""
+        """Seats or load of the instance have changed, or what waits there: ask again."""
+        self._deferred_until_s.pop(instance.instance_id, None)
         self._dirty[instance.instance_id] = instance
         self._held_dirty = True
 
@@ -196,6 +206,9 @@ class Placing:
             self.lanes[call.candidates] = lane
         lane.push(call, now_s)
         self._held_dirty = True
+        for instance_id in call.candidates.intersection(self._deferred_until_s):
+            # room that is kept from others may be kept for this one
+            del self._deferred_until_s[instance_id]
 
     def _enqueue(self, call: Call, instance: Instance, now_s: float) -> None:
         assert instance.queue is not None
@@ -319,8 +332,8 @@ class Placing:
         return heads
 
     def _bind(self, call: Call, seat: SeatTag, instances: Sequence[Instance], now_s: float) -> bool:
-        able = [i for i in instances if i.instance_id in call.candidates]
-        able = [i for i in able if i.instance_id not in call.avoid] or able
+        fit = self._fleet.available(call)
+        able = [instance for instance in instances if instance in fit]
         while able:
             chosen = self.policy.routing.route(call, able, self._fleet, now_s)
             if chosen is None:
@@ -391,7 +404,8 @@ class Placing:
     def _admit(self, call: Call, seat: SeatTag, instance: Instance, now_s: float) -> bool:
         verdict = self.policy.admission.admit(call, seat, instance, now_s)
         if isinstance(verdict, Admit):
-            self.remove(call)
+            del self._patience[call.call_id]
+            self._take_out(call)
             self._send(call, instance, verdict.seat)
             return True
         if verdict.until_s is not None and verdict.until_s > now_s:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dispatcher.core.events import Event
+from dispatcher.core.events import Dispatched, Event
 from dispatcher.core.types import (
     PLAIN_SEAT,
     AttemptId,
@@ -110,7 +110,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """Not yet; the instance's queue waits until then, or (`None`) until an attempt ends there."""
+    """Not yet: ask again at that moment, or earlier when a call comes or an attempt ends there."""
 
     until_s: float | None = None
 
@@ -177,8 +177,11 @@ class Tunable(Protocol):
 class Observer(Protocol):
     """State that must be warm when a policy is switched in (counters, attained service)."""
 
-    def observe(self, event: Event, fleet: FleetView, now_s: float) -> None:
-        """Sees every event after the coordinator has handled it, whatever policy is active."""
+    def observe(self, event: Event | Dispatched, fleet: FleetView, now_s: float) -> None:
+        """Sees every event whatever policy is active, before the seats it frees are filled.
+
+        Then `Dispatched` for each call that goes out, before the next one is selected.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -363,6 +363,29 @@ def test_a_call_that_routing_holds_is_routed_when_something_ends():
     assert (world.in_flight(), world.coordinator.placing.held) == (["b"], 0)
 
 
+def wide_head(kind):
+    world = World(kind)
+    world.up("i", seats=2)
+    world.arrive("a")
+    world.arrive("wide", seats=2)
+    assert world.sent(world.arrive("small")) == []
+    return world
+
+
+@pytest.mark.parametrize("kind", [policy, late], ids=["early", "late"])
+def test_when_a_wide_head_gives_up_the_one_behind_it_goes(kind):
+    world = wide_head(kind())
+    assert world.sent(world.post(ev.CallCancelled(CallId("wide")))) == [("small", "i")]
+
+
+@pytest.mark.parametrize("late_binding", [False, True])
+def test_when_a_wide_head_moves_back_the_one_before_it_goes(late_binding):
+    shortest = ByKey(key=lambda call: (call.length.expected_tokens,))
+    world = wide_head(policy(routing=Cycle(late=late_binding), ordering=shortest))
+    commands = world.post(ev.EstimateReady(CallId("wide"), LengthEstimate(5000.0)))
+    assert world.sent(commands) == [("small", "i")]
+
+
 # --- policy switch ---
 
 

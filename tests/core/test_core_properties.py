@@ -194,7 +194,7 @@ class AnyTraffic(RuleBasedStateMachine):
 
 
 AnyTraffic.TestCase.settings = settings(
-    max_examples=150,
+    max_examples=200,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
