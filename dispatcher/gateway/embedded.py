@@ -12,6 +12,7 @@ import orjson
 
 from dispatcher.config import EmbeddedSettings, EngineSettings
 from dispatcher.core.errors import HeadwayError
+from dispatcher.core.gpu_profiles import model_profile
 
 log = logging.getLogger("headway.embedded")
 
@@ -44,11 +45,13 @@ class EmbeddedFleet:
                 "size": own.size,
                 "time_scale": own.time_scale,
                 "max_num_seqs": own.max_num_seqs,
-                "seed": own.seed + index,
+                # one seed for all: a call's length must not depend on where it runs
+                "seed": own.seed,
+                "model": model_profile(own.size).title.lower(),
                 "replies": replies_path(),
                 "port": 0,
             }
-            for index, gpu in enumerate(own.gpus)
+            for gpu in own.gpus
         ]
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
