@@ -39,7 +39,7 @@ _PROPERTY = settings(
 
 def queue_starts_empty(make: MakePolicy) -> None:
     """A new queue holds nothing and offers nothing."""
-    for queue, tags in _queues(make(), _fleet()):
+    for queue, tags in _queues(make, _fleet()):
         ensure(len(queue) == 0 and list(queue) == [], "a new queue is not empty")
         ensure(_offer(queue, tags) is None, "an empty queue offers a call")
         ensure(queue.rescore(NOW_S, 10) is False, "an empty queue has more to rescore")
@@ -52,7 +52,7 @@ def queue_counts_its_calls(make: MakePolicy) -> None:
     @given(st.lists(st.tuples(st.sampled_from(["push", "remove", "refresh"]), st.integers(0, 7))))
     def follow(steps: list[tuple[str, int]]) -> None:
         fleet = _fleet()
-        queue, tags = _queues(make(), fleet)[0]
+        queue, tags = _queues(make, fleet)[0]
         here: dict[CallId, FakeCall] = {}
         calls = _calls(8)
         for action, number in steps:
@@ -79,7 +79,7 @@ def queue_counts_its_calls(make: MakePolicy) -> None:
 def select_leaves_the_call(make: MakePolicy) -> None:
     """Selecting is asking: asked again, the queue answers the same and is as long."""
     for size in _SIZES:
-        for queue, tags in _filled(make(), _calls(size)):
+        for queue, tags in _filled(make, _calls(size)):
             for tag in tags:
                 first, second = queue.select(tag, NOW_S), queue.select(tag, NOW_S)
                 ensure(first is second, f"asked twice for a seat {tag!r}, answered twice")
@@ -89,7 +89,7 @@ def select_leaves_the_call(make: MakePolicy) -> None:
 def queue_always_offers(make: MakePolicy) -> None:
     """Where an instance is idle and calls wait, one of its open seats gets a call."""
     for size in _SIZES[1:]:
-        for queue, tags in _filled(make(), _calls(size)):
+        for queue, tags in _filled(make, _calls(size)):
             ensure(_offer(queue, tags) is not None, f"{size} calls wait and none may go")
 
 
@@ -97,7 +97,7 @@ def removed_calls_stay_away(make: MakePolicy) -> None:
     """Taken out one after the other, every call comes up once; who is gone cannot be removed."""
     for size in _SIZES:
         calls = _calls(size)
-        for queue, tags in _filled(make(), calls):
+        for queue, tags in _filled(make, calls):
             drained = _drain(queue, tags)
             ensure(sorted(drained) == sorted(c.spec.call_id for c in calls), f"drained {drained}")
             ensure(len(queue) == 0, "something is left after the last call")
@@ -112,8 +112,8 @@ def removed_calls_stay_away(make: MakePolicy) -> None:
 def order_repeats_itself(make: MakePolicy) -> None:
     """The same calls come out in the same order from another policy of the same make."""
     for size in _SIZES:
-        one = [_drain(queue, tags) for queue, tags in _filled(make(), _calls(size))]
-        two = [_drain(queue, tags) for queue, tags in _filled(make(), _calls(size))]
+        one = [_drain(queue, tags) for queue, tags in _filled(make, _calls(size))]
+        two = [_drain(queue, tags) for queue, tags in _filled(make, _calls(size))]
         ensure(one == two, "two queues with the same history went different ways")
 
 
@@ -125,7 +125,7 @@ def refresh_orders_anew(make: MakePolicy) -> None:
     def change(changed: list[int], seed: int) -> None:
         fleet = _fleet()
         calls, others = _calls(_MANY), _calls(_MANY, seed=100 + seed)
-        queues = _queues(make(), fleet)
+        queues = _queues(make, fleet)
         for queue, _ in queues:
             _push_all(queue, calls)
         for number in changed:
@@ -140,7 +140,7 @@ def refresh_orders_anew(make: MakePolicy) -> None:
 def rescoring_catches_up(make: MakePolicy) -> None:
     """Bounded pieces of rescoring come to an end, at the order of a queue that starts now."""
     fleet, calls = _fleet(), _calls(_MANY)
-    queues = _queues(make(), fleet)
+    queues = _queues(make, fleet)
     for queue, _ in queues:
         _push_all(queue, calls)
         pieces = 0
@@ -176,15 +176,23 @@ def _calls(size: int, seed: int = 12) -> list[FakeCall]:
     return [random_call(rng, sequence) for sequence in range(size)]
 
 
-def _queues(policy: Policy, fleet: FakeFleet) -> _Queues:
-    """One at an instance and one for held calls, with the seats of an idle instance."""
-    tags = policy.admission.open_seats(fake_instance("idle"), NOW_S)
+def _queues(make: MakePolicy, fleet: FakeFleet) -> _Queues:
+    """One at an instance and one for held calls, with the seats of an idle instance.
+
+    Each of a policy of its own: queues of one policy may share counters, so that what leaves one
+    rightly changes the order of the other.
+    """
     places: tuple[InstanceView | None, ...] = (next(iter(fleet.instances.values())), None)
-    return [(policy.ordering.queue(place, fleet), tags) for place in places]
+    queues = []
+    for place in places:
+        policy = make()
+        tags = policy.admission.open_seats(fake_instance("idle"), NOW_S)
+        queues.append((policy.ordering.queue(place, fleet), tags))
+    return queues
 
 
-def _filled(policy: Policy, calls: Sequence[FakeCall]) -> _Queues:
-    queues = _queues(policy, _fleet())
+def _filled(make: MakePolicy, calls: Sequence[FakeCall]) -> _Queues:
+    queues = _queues(make, _fleet())
     for queue, _ in queues:
         _push_all(queue, calls)
     return queues
@@ -219,7 +227,7 @@ def _ensure_fresh(
     now_s: float,
     when: str,
 ) -> None:
-    for (queue, tags), (fresh, _) in zip(queues, _queues(make(), fleet), strict=True):
+    for (queue, tags), (fresh, _) in zip(queues, _queues(make, fleet), strict=True):
         _push_all(fresh, calls, now_s)
         old, new = _drain(queue, tags, now_s), _drain(fresh, tags, now_s)
         ensure(old == new, f"{when} the order is {old}, of a fresh queue {new}")
