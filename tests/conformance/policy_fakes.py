@@ -167,6 +167,29 @@ class FakeFleet:
         return self.calls.get(call_id)
 
 
+class CountingFleet(FakeFleet):
+    """Counts questions to the cost model; a mean counts as one, since it is kept ready."""
+
+    asked = 0
+    _inside = False
+
+    def compute_s(self, call: CallView, instance: InstanceView) -> float:
+        if not self._inside:
+            self.asked += 1
+        return super().compute_s(call, instance)
+
+    def mean_compute_s(self, call: CallView) -> float:
+        self.asked += 1
+        self._inside = True
+        mean_s = super().mean_compute_s(call)
+        self._inside = False
+        return mean_s
+
+    def backlog_s(self, instance: InstanceView) -> float:
+        self.asked += 1
+        return super().backlog_s(instance)
+
+
 def fake_fleet(*instances: FakeInstance, calls: Sequence[CallView] = ()) -> FakeFleet:
     """A fleet of these, in this order."""
     return FakeFleet(

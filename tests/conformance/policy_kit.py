@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from conformance_error import ConformanceError, ensure
 from policy_fakes import (
+    CountingFleet,
     FakeCall,
     FakeFleet,
     FakeInstance,
@@ -29,7 +30,7 @@ from queue_checks import NOW_S, QUEUE_CHECKS
 
 from dispatcher.core.ports import Admit, CallQueue, Defer, Policy
 from dispatcher.core.types import Key
-from dispatcher.core.views import CallView, InstanceView
+from dispatcher.core.views import InstanceView
 
 MakePolicy = Callable[[], Policy]
 Check = Callable[[MakePolicy], None]
@@ -86,7 +87,7 @@ def routing_asks_little(make: MakePolicy) -> None:
     """O(N): a bounded number of questions to the cost model per candidate."""
     rng = random.Random(3)
     for size in (1, 8, 64):
-        fleet = _CountingFleet(random_fleet(rng, size).instances)
+        fleet = CountingFleet(random_fleet(rng, size).instances)
         make().routing.route(random_call(rng, 1), list(fleet.instances.values()), fleet, NOW_S)
         asked = fleet.asked
         ensure(
@@ -153,7 +154,7 @@ def keys_ask_little(make: MakePolicy) -> None:
     rng = random.Random(4)
     ordering = make().ordering
     for size in (1, 64):
-        fleet = _CountingFleet(random_fleet(rng, size).instances)
+        fleet = CountingFleet(random_fleet(rng, size).instances)
         instance = next(iter(fleet.instances.values()))
         for place in (instance, None):
             fleet.asked = 0
@@ -308,29 +309,6 @@ POLICY_CHECKS: Mapping[str, Check] = {
 
 
 # --- helpers ------------------------------------------------------------------------------------
-
-
-class _CountingFleet(FakeFleet):
-    """Counts questions to the cost model; a mean counts as one, since it is kept ready."""
-
-    asked = 0
-    _inside = False
-
-    def compute_s(self, call: CallView, instance: InstanceView) -> float:
-        if not self._inside:
-            self.asked += 1
-        return super().compute_s(call, instance)
-
-    def mean_compute_s(self, call: CallView) -> float:
-        self.asked += 1
-        self._inside = True
-        mean_s = super().mean_compute_s(call)
-        self._inside = False
-        return mean_s
-
-    def backlog_s(self, instance: InstanceView) -> float:
-        self.asked += 1
-        return super().backlog_s(instance)
 
 
 def _is_finite(value: object) -> bool:

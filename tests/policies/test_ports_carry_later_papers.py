@@ -12,15 +12,14 @@ from later_papers import (
     FromTheLongest,
     GroupOrdering,
     KnownQueues,
-    Reservations,
     ReserveAdmission,
-    ReturningFirst,
     StopTheLeastDense,
     TokenCounters,
     VtcOrdering,
     planned,
     policy,
 )
+from later_reservations import Reservations, ReturningFirst
 from policy_kit import POLICY_CHECKS
 
 from dispatcher.core import events as ev
