@@ -145,15 +145,21 @@ class AttemptRunner:
         self, call: LiveCall, engine: Engine, priority: int | None
     ) -> EngineResponse:
         served = call.spec.model
+        # The body's field where there is one, since every engine with priorities heeds it; the
+        # header, which only newer ones read, where Anthropic's API leaves no other way.
+        in_body = call.dialect.priority_in_body
         body = edit_body(
             call.raw,
             call.facts.parsed,
             call.dialect,
-            priority=priority,
+            priority=priority if in_body else None,
             model=None if call.facts.parsed.get("model") == served else served,
         )
         headers = request_headers(
-            call.headers, engine_key=engine.settings.api_key, request_id=call.request_id
+            call.headers,
+            engine_key=engine.settings.api_key,
+            request_id=call.request_id,
+            priority=None if in_body else priority,
         )
         return await engine.pool.request(b"POST", call.target, headers, body)
 
@@ -221,6 +227,8 @@ class AttemptRunner:
             return result
         if outcome.finish is Finish.CLIENT_GONE:
             return replace(result, outcome=Outcome.CANCELLED, detail="the client hung up")
+        if outcome.finish is Finish.REFUSED:
+            return replace(result, outcome=Outcome.CLIENT_ERROR, detail=outcome.error)
         reason = _FINISH_REASONS[outcome.finish]
         if outcome.retryable:
             return self._failed(call, 502, outcome.error, reason)
@@ -257,9 +265,8 @@ class AttemptRunner:
     ) -> AttemptResult:
         """Nothing has reached the client: another instance may try."""
         headers = None
-        if status in (429, 503):
-            seconds = float(wait) if wait is not None and wait.isdigit() else 1.0
-            headers = retry_after(seconds, "engine_overloaded")
+        if status in (429, 503) and wait is not None and wait.isdigit():
+            headers = retry_after(float(wait), "engine_overloaded")
         call.failure = ApiError(
             status, f"The engine failed: {why}", code=f"engine_{reason}", headers=headers
         )

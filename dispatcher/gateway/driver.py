@@ -28,7 +28,7 @@ from dispatcher.core.types import AttemptId, CallId, InstanceId, Outcome, Reject
 from dispatcher.core.workflow_types import WorkflowRecord
 from dispatcher.gateway.attempts import AttemptResult, AttemptRunner
 from dispatcher.gateway.calls import LiveCall
-from dispatcher.gateway.errors import ApiError, internal_error, rejection
+from dispatcher.gateway.errors import ApiError, internal_error, rejection, retry_after
 
 log = logging.getLogger("headway.driver")
 
@@ -250,6 +250,8 @@ class Driver:
             return
         if reason is RejectReason.ENGINE_FAILED and call.failure is not None:
             call.error = call.failure
+            if call.error.status in (429, 503) and not call.error.headers:
+                call.error.headers = retry_after(retry_after_s, "engine_overloaded")
         else:
             call.error = rejection(reason, retry_after_s, detail)
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -32,6 +32,7 @@ from workflows.tracker import Tracker
 
 log = logging.getLogger("headway")
 
+ALPHA_CHANGES_KEPT = 100
 RESPONSES_REMEMBERED = 10_000
 """Stored responses of which it is known which engine holds them."""
 _DEFAULT_APPLICATION = "default"
@@ -95,8 +96,9 @@ class Gateway:
         self._store = None if settings.store.path is None else Store(Path(settings.store.path))
         self._saver: asyncio.Task[None] | None = None
         self._responses: OrderedDict[str, str] = OrderedDict()
-        #: who switched the policy or tuned it, newest last
-        self.alpha_history: list[Mapping[str, object]] = []
+        #: what alpha was from when on, and why; newest last
+        self.alpha_history: deque[Mapping[str, object]] = deque(maxlen=ALPHA_CHANGES_KEPT)
+        self._note_alpha("start")
 
     # --- life ---
 
@@ -220,12 +222,17 @@ class Gateway:
         """
         policy = catalog.build_policy(name, params, self.services)
         self.driver.handle(PolicySwitched(policy))
+        self._note_alpha("policy switched")
         log.info("policy is now %s %s", name, dict(policy.params))
 
     def alpha(self) -> float | None:
         """The running policy's alpha; `None` where it has none."""
         value = getattr(self.coordinator.policy.routing, "alpha", None)
         return float(value) if isinstance(value, int | float) else None
+
+    def _note_alpha(self, why: str) -> None:
+        entry = {"at_unix_s": time.time(), "alpha": self.alpha(), "why": why}
+        self.alpha_history.append({**entry, "policy": self.coordinator.policy.name})
 
     # --- what the fleet tells ---
 

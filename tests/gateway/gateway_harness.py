@@ -23,7 +23,7 @@ from dispatcher.emulator.settings import EmulatorSettings
 from dispatcher.gateway.app import GatewayApp, create_app
 from dispatcher.gateway.runtime import Gateway
 
-MODEL = "Llama-3.1-8B"
+MODEL = "llama-3.1-8b"
 
 
 class QuietServer(uvicorn.Server):
@@ -126,7 +126,14 @@ async def emulated(count: int = 2, **settings: Any) -> AsyncIterator[list[str]]:
     """Emulated engines in this process, fast."""
     fleet = [
         EmulatorSettings.model_validate(
-            {"port": 0, "time_scale": 50, "max_num_seqs": 8, "seed": n, **settings}
+            {
+                "model": MODEL,
+                "port": 0,
+                "time_scale": 50,
+                "max_num_seqs": 8,
+                "seed": n,
+                **settings,
+            }
         )
         for n in range(count)
     ]

@@ -46,7 +46,7 @@ async def test_metrics_parse_and_have_every_family() -> None:
         values = {
             (s.name, *s.labels.values()): s.value for f in families.values() for s in f.samples
         }
-        assert values["headway_requests_total", "/v1/chat/completions", "Llama-3.1-8B", "ok"] == 8
+        assert values["headway_requests_total", "/v1/chat/completions", "llama-3.1-8b", "ok"] == 8
         assert values["headway_tokens_total", "output"] == 32
         assert values["headway_engine_up", "e0"] == 1
         assert values["headway_policy_info", "hexgen-flow"] == 1

@@ -50,7 +50,7 @@ async def test_priority_is_added_and_the_clients_own_is_not_passed_on() -> None:
 async def test_the_body_is_the_clients_but_for_what_was_added() -> None:
     async with scripted(ok) as (engine,), gateway([engine.url]) as running:
         raw = (
-            b'{"model": "Llama-3.1-8B",  "x":1.50,'
+            b'{"model": "llama-3.1-8b",  "x":1.50,'
             b' "messages":[{"role":"user","content":"h\\u00e9"}]}'
         )
         response = await running.http.post("/v1/chat/completions", content=raw)
@@ -75,16 +75,16 @@ async def test_usage_that_the_client_asked_for_stays() -> None:
 
 
 async def test_an_alias_is_resolved_for_the_engine() -> None:
-    models = {"aliases": {"gpt-4o": "Llama-3.1-8B"}}
+    models = {"aliases": {"gpt-4o": "llama-3.1-8b"}}
     async with scripted(ok) as (engine,), gateway([engine.url], models=models) as running:
         response = await running.http.post(
             "/v1/chat/completions", json={**chat_body(), "model": "gpt-4o"}
         )
         assert response.status_code == 200
-        assert engine.bodies[0]["model"] == "Llama-3.1-8B"
+        assert engine.bodies[0]["model"] == "llama-3.1-8b"
         listed = (await running.http.get("/v1/models")).json()["data"]
-        assert {model["id"] for model in listed} == {"gpt-4o", "Llama-3.1-8B"}
-        assert (await running.http.get("/v1/models/gpt-4o")).json()["root"] == "Llama-3.1-8B"
+        assert {model["id"] for model in listed} == {"gpt-4o", "llama-3.1-8b"}
+        assert (await running.http.get("/v1/models/gpt-4o")).json()["root"] == "llama-3.1-8b"
 
 
 @pytest.mark.parametrize("status", [400, 404, 413, 422])
@@ -257,7 +257,7 @@ async def test_an_engine_that_is_not_there_at_the_start_does_not_stop_the_gatewa
 async def test_a_stored_response_is_fetched_where_it_is_and_gone_on_from_there() -> None:
     async with emulated(2) as urls, gateway(urls) as running:
         made = await running.http.post(
-            "/v1/responses", json={"model": "Llama-3.1-8B", "input": "hi", "max_output_tokens": 3}
+            "/v1/responses", json={"model": "llama-3.1-8b", "input": "hi", "max_output_tokens": 3}
         )
         assert made.status_code == 200
         holder = made.headers["x-headway-instance"]
@@ -269,7 +269,7 @@ async def test_a_stored_response_is_fetched_where_it_is_and_gone_on_from_there()
             follow = await running.http.post(
                 "/v1/responses",
                 json={
-                    "model": "Llama-3.1-8B",
+                    "model": "llama-3.1-8b",
                     "input": "go on",
                     "previous_response_id": response_id,
                     "max_output_tokens": 3,
@@ -286,7 +286,7 @@ async def test_what_takes_no_seat_is_routed_past_the_queue() -> None:
     gate.open.set()
     async with emulated(1) as (url,), gateway([url], seats=1) as running:
         response = await running.http.post(
-            "/tokenize", json={"model": "Llama-3.1-8B", "prompt": "a b c"}
+            "/tokenize", json={"model": "llama-3.1-8b", "prompt": "a b c"}
         )
         assert response.status_code == 200
         assert response.json()["count"] >= 1

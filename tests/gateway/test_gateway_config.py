@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from dispatcher.config import Settings, load_settings, reload_settings
@@ -155,3 +156,17 @@ def test_a_reload_takes_what_can_change_and_names_the_rest(tmp_path: Path) -> No
 def test_an_engine_url_may_end_in_v1() -> None:
     settings = Settings(engines=[{"id": "a", "url": "http://a:1/v1/"}])  # type: ignore[arg-type]
     assert settings.engines[0].url == "http://a:1"
+
+
+def test_the_documented_configuration_is_complete_and_states_the_defaults(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "configure.md").read_text()
+    text = page.split("```yaml\n")[1].split("```")[0]
+    settings = load_settings(write(tmp_path, text))
+    defaults = Settings()
+    shown = yaml.safe_load(text)
+    assert set(shown) == set(Settings.model_fields)
+    for section in ("server", "queue", "fleet", "store", "embedded"):
+        assert getattr(settings, section) == getattr(defaults, section)
+        assert set(shown[section]) == set(type(getattr(settings, section)).model_fields)
+    assert set(shown["engines"][0]) == set(type(settings.engines[0]).model_fields)
+    assert set(shown["tenants"][0]) == set(type(settings.tenants[0]).model_fields)

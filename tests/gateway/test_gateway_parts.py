@@ -155,7 +155,7 @@ def test_models_of_an_engine() -> None:
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    [("Llama-3.1-8B", "8b"), ("meta/Llama-2-13b-hf", "13b"), ("Qwen2.5-72B", "70b"), ("x", "8b")],
+    [("llama-3.1-8b", "8b"), ("meta/Llama-2-13b-hf", "13b"), ("Qwen2.5-72B", "70b"), ("x", "8b")],
 )
 def test_the_size_in_a_models_name(name: str, size: str) -> None:
     assert size_of((name,)) == size

@@ -62,8 +62,10 @@ async def test_the_embedded_fleet_serves_and_ends_with_the_gateway(tmp_path: Pat
         assert any("No real model is running" in line for line in lines)
         async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as http:
             await until_ready(http)
+            model = (await http.get("/v1/models")).json()["data"][0]["id"]
             response = await http.post(
-                "/v1/chat/completions", json=chat_body(max_tokens=3, stream=True)
+                "/v1/chat/completions",
+                json={**chat_body(max_tokens=3, stream=True), "model": model},
             )
             assert response.content.endswith(b"data: [DONE]\n\n")
             engines = (await http.get("/admin/engines")).json()

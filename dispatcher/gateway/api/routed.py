@@ -113,6 +113,8 @@ class Passage:
                     continue
                 finally:
                     engine.routed_in_flight -= 1
+                    if engine.removing:
+                        self.gateway.fleet.reap(self.gateway.driver.instance_known)
                 return "ok" if response.status < 400 else "client_error"
         raise ApiError(502, f"The engine failed: {failure}", code="engine_failed")
 

@@ -17,7 +17,8 @@ from dispatcher.gateway.parsing.fields import ID_MAX, MS_MAX
 from dispatcher.gateway.parsing.hints import WIDTH_MAX, HeaderBag
 from dispatcher.gateway.runtime import Gateway
 
-Name = Annotated[str, Field(min_length=1, max_length=ID_MAX)]
+#: what a header can carry, since calls name their workflow and stage in headers
+Name = Annotated[str, Field(min_length=1, max_length=ID_MAX, pattern=r"^[\x20-\x7e]+$")]
 
 
 class StageBody(BaseModel):
