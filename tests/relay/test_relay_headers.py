@@ -18,6 +18,7 @@ def test_a_clients_credentials_and_its_connection_stay_here():
         (b"traceparent", b"00-1-2-01"),
         (b"tracestate", b"a=b"),
         (b"x-request-id", b"theirs"),
+        (b"x-vllm-priority", b"-1000"),
     ]
     passed = [
         (b"content-type", b"application/json"),
@@ -30,6 +31,11 @@ def test_a_clients_credentials_and_its_connection_stay_here():
         *passed,
         (b"authorization", b"Bearer k"),
         (b"x-request-id", b"ours"),
+    ]
+    assert request_headers(client, priority=-5) == [
+        *passed,
+        (b"x-vllm-priority", b"-5"),
+        (b"x-request-id", b"theirs"),
     ]
 
 

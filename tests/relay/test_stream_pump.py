@@ -445,3 +445,110 @@ async def test_a_finished_stream_leaves_nothing_to_the_collector(well: bool):
         assert alive() is None
     finally:
         gc.enable()
+
+
+def refusal(code: object) -> bytes:
+    return b'data: {"error":{"message":"no such token","type":"x","code":%b}}\n\n' % (
+        str(code).encode()
+    )
+
+
+async def test_a_refusal_at_the_very_start_is_the_clients_to_see():
+    client, outcome = await relay_pieces([refusal(400), DONE])
+    assert client.body == refusal(400) + DONE
+    assert client.ended
+    assert outcome.finish is Finish.REFUSED
+    assert outcome.error == "no such token"
+    assert not outcome.retryable
+
+
+@pytest.mark.parametrize("code", [401, 408, 429, 500, 503, '"server_error"', "null", 4000])
+async def test_what_is_not_the_requests_fault_can_be_tried_elsewhere(code: object):
+    client, fed = Client(), HandFed()
+    task = begin(client, fed)
+    await settle()
+    fed.feed(refusal(code))
+    assert (await task).retryable
+    assert client.messages == []
+
+
+@pytest.mark.parametrize(
+    ("dialect", "event"),
+    [
+        (RESPONSES, b'event: error\ndata: {"type":"error","code":"400","message":"bad"}\n\n'),
+        (
+            RESPONSES,
+            b'event: response.failed\ndata: {"type":"response.failed","response":'
+            b'{"error":{"code":"422","message":"bad"}}}\n\n',
+        ),
+        (
+            MESSAGES,
+            b'event: error\ndata: {"type":"error","error":'
+            b'{"type":"invalid_request_error","message":"bad"}}\n\n',
+        ),
+    ],
+)
+async def test_every_api_can_refuse_inside_its_stream(dialect: Dialect, event: bytes):
+    client, outcome = await relay_pieces([event, b""], dialect)
+    assert (outcome.finish, outcome.error) == (Finish.REFUSED, "bad")
+    assert client.body == event
+
+
+async def test_a_response_that_has_only_been_opened_can_go_elsewhere():
+    """vLLM opens a response while it still waits inside: nothing of it is the client's yet."""
+    for start in (RESPONSES_STREAM[:1], [RESPONSES_STREAM[0].replace(b"created", b"in_progress")]):
+        client, fed = Client(), HandFed()
+        task = begin(client, fed, RESPONSES, clock=lambda: 0.0, stall_timeout_s=0.001)
+        await settle()
+        for event in start:
+            fed.feed(event)
+            await settle()
+        assert client.messages == []
+        fed.sink.on_error(UpstreamClosedError("reset", headers_seen=True))
+        outcome = await task
+        assert client.messages == []
+        assert outcome.retryable
+
+
+async def test_an_opened_response_comes_whole_with_its_first_token():
+    client, fed = Client(), HandFed()
+    task = begin(client, fed, RESPONSES)
+    await settle()
+    fed.feed(RESPONSES_STREAM[0])
+    await settle()
+    fed.feed(RESPONSES_STREAM[1])
+    await settle()
+    assert client.body == RESPONSES_STREAM[0] + RESPONSES_STREAM[1]
+    fed.feed(b"".join(RESPONSES_STREAM[2:]), last=True)
+    assert (await task).finish is Finish.COMPLETE
+    assert client.body == b"".join(RESPONSES_STREAM)
+
+
+async def test_opening_without_end_is_not_held_for_ever():
+    client, fed = Client(), HandFed()
+    task = begin(client, fed, RESPONSES)
+    await settle()
+    sent = 0
+    while not client.body:
+        fed.feed(RESPONSES_STREAM[0])
+        sent += 1
+        await settle()
+        assert sent < 100
+    assert client.body == RESPONSES_STREAM[0] * sent
+    fed.feed(RESPONSES_STREAM[-1], last=True)
+    assert (await task).finish is Finish.COMPLETE
+
+
+async def test_waiting_inside_the_engine_is_no_stall():
+    """Early headers: the response has started, the answer has not."""
+    now_s = 0.0
+    client, fed = Client(), HandFed()
+    task = begin(client, fed, RESPONSES, clock=lambda: now_s, stall_timeout_s=0.001, started=True)
+    await settle()
+    fed.feed(RESPONSES_STREAM[0])
+    for _ in range(3):
+        now_s += 1.0
+        await asyncio.sleep(0.002)
+    assert not task.done()
+    fed.feed(b"".join(RESPONSES_STREAM[1:]), last=True)
+    assert (await task).finish is Finish.COMPLETE

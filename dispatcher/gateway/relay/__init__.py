@@ -13,7 +13,8 @@ from dispatcher.gateway.relay.error_event import error_event
 from dispatcher.gateway.relay.headers import is_event_stream, request_headers, response_headers
 from dispatcher.gateway.relay.observer import StreamObserver
 from dispatcher.gateway.relay.outcome import Finish, RelayOutcome
-from dispatcher.gateway.relay.pump import StreamPump, relay_stream
+from dispatcher.gateway.relay.pump import StreamPump
+from dispatcher.gateway.relay.stream import relay_stream
 from dispatcher.gateway.relay.watch import ClientGoneError, ClientWatch
 from dispatcher.gateway.relay.whole import relay_whole
 

@@ -26,6 +26,8 @@ class EventKind(IntEnum):
     DONE = 3
     """The stream's end mark; may carry usage."""
     ERROR = 4
+    OPENING = 5
+    """Says that the request has come in, while it may still wait inside the engine."""
 
 
 class Dialect(Protocol):
@@ -38,6 +40,10 @@ class Dialect(Protocol):
     @property
     def usage_on_request(self) -> bool:
         """Whether a stream tells usage only when `stream_options` asks for it."""
+
+    @property
+    def priority_in_body(self) -> bool:
+        """Whether the request's body has a `priority` field that engines heed."""
 
     def classify(self, event: bytes) -> EventKind:
         """Tell what one event is; `event` has its field lines, with or without the blank one."""
@@ -77,20 +83,6 @@ def event_payload(event: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def error_message(payload: Mapping[str, Any]) -> str:
-    """Return what an error object (OpenAI's, Anthropic's, vLLM's older ones) says."""
-    error: object = payload.get("error", payload)
-    if isinstance(error, str):
-        return error
-    response = payload.get("response")
-    if isinstance(response, dict) and isinstance(response.get("error"), dict):
-        error = response["error"]
-    if isinstance(error, dict) and isinstance(error.get("message"), str):
-        message: str = error["message"]
-        return message
-    return "the engine reported an error"
-
-
 def _count(source: Mapping[str, Any], key: str) -> int:
     value = source.get(key)
     return value if isinstance(value, int) and value > 0 else 0
@@ -105,6 +97,7 @@ class _Choices:
     """`/v1/chat/completions` and `/v1/completions`."""
 
     usage_on_request = True
+    priority_in_body = True
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -142,6 +135,7 @@ class _NamedEvents:
     """APIs whose events carry a name, on an `event:` line or as `type` in the data."""
 
     usage_on_request = False
+    priority_in_body = True
 
     def __init__(
         self,
@@ -150,12 +144,14 @@ class _NamedEvents:
         done: frozenset[bytes],
         errors: frozenset[bytes],
         usage: frozenset[bytes] = frozenset(),
+        opening: frozenset[bytes] = frozenset(),
     ) -> None:
         self.name = name
         self._kinds = {
             **dict.fromkeys(done, EventKind.DONE),
             **dict.fromkeys(errors, EventKind.ERROR),
             **dict.fromkeys(usage, EventKind.USAGE),
+            **dict.fromkeys(opening, EventKind.OPENING),
         }
 
     def classify(self, event: bytes) -> EventKind:
@@ -191,6 +187,8 @@ class _Messages(_NamedEvents):
     Input tokens do not include those read from or written to a cache, so these are added.
     """
 
+    priority_in_body = False
+
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         usage = _part(payload, "message").get("usage", payload.get("usage"))
         if not isinstance(usage, dict):
@@ -210,6 +208,7 @@ RESPONSES: Dialect = _Responses(
     "responses",
     done=frozenset({b"response.completed", b"response.incomplete"}),
     errors=frozenset({b"response.failed", b"error"}),
+    opening=frozenset({b"response.created", b"response.queued", b"response.in_progress"}),
 )
 MESSAGES: Dialect = _Messages(
     "messages",

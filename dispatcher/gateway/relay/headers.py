@@ -21,6 +21,9 @@ HOP_BY_HOP = frozenset(
     }
 )
 
+#: vLLM's own, which wins over the body's `priority`: whoever sends it orders the engine's heap.
+PRIORITY = b"x-vllm-priority"
+
 #: Ours to write, or for the gateway's eyes only: a client's credentials never reach an engine.
 _REQUEST_DROPPED = HOP_BY_HOP | {
     b"host",
@@ -32,6 +35,7 @@ _REQUEST_DROPPED = HOP_BY_HOP | {
     b"cookie",
     b"accept-encoding",
     b"x-request-id",
+    PRIORITY,
 }
 
 #: The server in front writes its own.
@@ -48,7 +52,11 @@ def _named_in_connection(headers: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
 
 
 def request_headers(
-    client: RawHeaders, *, engine_key: str | None = None, request_id: str | None = None
+    client: RawHeaders,
+    *,
+    engine_key: str | None = None,
+    request_id: str | None = None,
+    priority: int | None = None,
 ) -> RawHeaders:
     """Headers for the engine, from those of the client.
 
@@ -56,6 +64,8 @@ def request_headers(
         client: as ASGI gives them, names in lower case.
         engine_key: the engine's own API key, sent as a bearer token.
         request_id: sent as `x-request-id`; without it the client's is passed on.
+        priority: sent as `x-vllm-priority`, lower first; for APIs whose body has no field for it.
+            The client's own is never passed on.
 
     Returns:
         The client's end-to-end headers without its credentials; `accept-encoding: identity`,
@@ -66,6 +76,8 @@ def request_headers(
     headers.append((b"accept-encoding", b"identity"))
     if engine_key is not None:
         headers.append((b"authorization", b"Bearer " + engine_key.encode("ascii")))
+    if priority is not None:
+        headers.append((PRIORITY, b"%d" % priority))
     if request_id is not None:
         headers.append((b"x-request-id", request_id.encode("latin-1")))
     else:

@@ -16,9 +16,14 @@ class Finish(StrEnum):
     """The connection closed, or the stream ended, before its end mark."""
     ENGINE_ERROR = "engine_error"
     """The engine said itself, inside a stream, that it failed."""
+    REFUSED = "refused"
+    """The engine said, inside a stream, that the request is at fault: no engine would take it."""
     STALLED = "stalled"
     """Nothing came for longer than the caller allows."""
     CLIENT_GONE = "client_gone"
+
+
+_ENGINES_FAULT = frozenset({Finish.CUT_SHORT, Finish.ENGINE_ERROR, Finish.STALLED})
 
 
 @dataclass(slots=True)
@@ -45,4 +50,4 @@ class RelayOutcome:
     @property
     def retryable(self) -> bool:
         """Whether the attempt failed and the client has seen nothing of it."""
-        return not self.first_byte_sent and self.finish not in (Finish.COMPLETE, Finish.CLIENT_GONE)
+        return not self.first_byte_sent and self.finish in _ENGINES_FAULT

@@ -14,12 +14,12 @@ from typing import Any
 
 from dispatcher.core.types import Usage
 from dispatcher.gateway.relay.asgi import Message, Resumed, Send
-from dispatcher.gateway.relay.dialects import Dialect, EventKind, error_message, event_payload
+from dispatcher.gateway.relay.dialects import Dialect, EventKind, event_payload
+from dispatcher.gateway.relay.error_event import read_error
 from dispatcher.gateway.relay.headers import RawHeaders
-from dispatcher.gateway.relay.observer import Silent, StreamObserver
+from dispatcher.gateway.relay.observer import StreamObserver
 from dispatcher.gateway.relay.outcome import Finish, RelayOutcome
 from dispatcher.gateway.relay.sse import EventSplitter
-from dispatcher.gateway.relay.watch import ClientWatch
 from dispatcher.gateway.upstream import EngineResponse, UpstreamError
 
 #: No event starts with it: the value while no prefix has been learned.
@@ -27,6 +27,8 @@ _NO_PREFIX = b"\x00"
 #: The largest gap between two progress reports, in events and in seconds.
 PROGRESS_EVENTS = 50
 PROGRESS_S = 0.25
+#: Opening events that are held back; an engine that sends more is not waited for.
+_OPENING_EVENTS = 8
 
 
 class StreamPump:
@@ -80,6 +82,7 @@ class StreamPump:
         self._last_event_s: float | None = None
         self._report_at = PROGRESS_EVENTS
         self._report_s = 0.0
+        self._opening: list[bytes] = []
         self._forwarded = False
         self._done = False
         self._over = False
@@ -167,7 +170,7 @@ class StreamPump:
         if last and self._splitter.tail:
             events.append(self._splitter.flush())
         kept: list[bytes] = []
-        now_s = self._last_event_s = self._clock()
+        now_s = self._clock()
         for event in events:
             self._events += 1
             if event.startswith(self._learned) and self._hazard not in event:
@@ -177,24 +180,35 @@ class StreamPump:
             if kind is EventKind.TOKEN:
                 self._token_event(event, now_s)
             elif kind is EventKind.ERROR:
-                payload = event_payload(event) or {}
-                self.outcome.error = error_message(payload)
-                self.outcome.finish = Finish.ENGINE_ERROR
-                if not self._forwarded:
+                self.outcome.finish, self.outcome.error = read_error(event)
+                if self.outcome.finish is Finish.ENGINE_ERROR and not (self._forwarded or kept):
                     self._over = True
                     self._response.abort()
                     return b""
+            elif kind is EventKind.OPENING and not kept and self._hold(event):
+                continue
             elif kind is not EventKind.OTHER:
                 self._done = self._done or kind is EventKind.DONE
                 self._read_usage(event)
                 if self._strip_usage and kind is EventKind.USAGE:
                     continue
             kept.append(event)
+        if kept:
+            kept[:0] = self._opening
+            self._opening.clear()
             self._forwarded = True
+            self._last_event_s = now_s
         self._prefix = _NO_PREFIX if self._splitter.tail else self._learned
         if last:
             self._conclude("the stream ended without its end mark")
         return b"".join(kept)
+
+    def _hold(self, event: bytes) -> bool:
+        """Keep an opening event back, so that the call can still go elsewhere."""
+        if self._forwarded or len(self._opening) >= _OPENING_EVENTS:
+            return False
+        self._opening.append(event)
+        return True
 
     def _token_event(self, event: bytes, now_s: float) -> None:
         self._latest = event
@@ -235,7 +249,7 @@ class StreamPump:
         if self._over:
             return
         self._over = True
-        if self.outcome.finish is Finish.ENGINE_ERROR or self._done:
+        if self._done or self.outcome.finish is not Finish.COMPLETE:
             self._end_response = True
         else:
             self.outcome.finish = Finish.CUT_SHORT
@@ -340,60 +354,3 @@ class StreamPump:
         outcome.output_tokens = self._tokens
         if self._tokens:
             outcome.last_token_s = self._last_token_s
-
-
-async def relay_stream(
-    response: EngineResponse,
-    send: Send,
-    dialect: Dialect,
-    *,
-    headers: RawHeaders,
-    watch: ClientWatch,
-    clock: Callable[[], float],
-    strip_usage: bool = False,
-    observer: StreamObserver | None = None,
-    started: bool = False,
-    stall_timeout_s: float | None = None,
-) -> RelayOutcome:
-    """Relay an event stream until it ends, fails, or the client hangs up.
-
-    Bytes pass unchanged, event for event, but for the usage event where `strip_usage` says so, and
-    for an event that the engine left unfinished. `http.response.start` goes out with the first
-    event: until then a failure leaves the client untouched (`RelayOutcome.retryable`), an error
-    event at the stream's very start included. The response to the client is ended where the engine
-    ended its own, well or by an error event; else that is the caller's, who may say why
-    (`error_event`) or go on elsewhere.
-
-    Args:
-        response: an event stream whose body nobody has read from.
-        send: ASGI's; stepped outside the task while it does not suspend, so it must not ask for
-            the current task, nor keep the message, which is used again. Best the server's own:
-            each wrapper costs on every token.
-        dialect: of the endpoint.
-        headers: for the client, complete.
-        watch: entered; a hang-up closes the engine's socket at once.
-        clock: seconds, monotonic; read once per event.
-        strip_usage: take the usage event out, since the client did not ask for it.
-        observer: hears of the first token and of progress.
-        started: `http.response.start` has been sent already.
-        stall_timeout_s: longest silence between events after the first; None for no limit.
-
-    Raises:
-        Exception: whatever `send` raises but for `OSError`, which means a client that has gone.
-    """
-    pump = StreamPump(
-        response,
-        send,
-        dialect,
-        headers=headers,
-        clock=clock,
-        strip_usage=strip_usage,
-        observer=observer or Silent(),
-        started=started,
-        stall_timeout_s=stall_timeout_s,
-    )
-    watch.add(pump.client_gone)
-    try:
-        return await pump.run()
-    finally:
-        watch.discard(pump.client_gone)
