@@ -168,7 +168,9 @@ class FleetSettings(Section):
         default=3, ge=1, description="failed looks that take an engine out"
     )
     stall_timeout_s: float = Field(
-        default=120.0, gt=0, description="silence that ends a stream which has begun, seconds"
+        default=120.0,
+        gt=0,
+        description="silence that ends a stream, or puts a busy engine to the test, seconds",
     )
     connect_timeout_s: float = Field(default=5.0, gt=0, description="for one connection, seconds")
 
@@ -237,6 +239,7 @@ class Settings(BaseSettings):
         extra="forbid",
         env_prefix=ENV_PREFIX,
         env_nested_delimiter=ENV_DELIMITER,
+        env_parse_none_str="null",
         validate_default=True,
     )
 

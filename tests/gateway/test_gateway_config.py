@@ -120,6 +120,7 @@ def test_the_environment_overrides_the_file(
     settings = load_settings(path)
     assert settings.server.port == 9000
     assert settings.server.max_body_mb == 64
+    assert settings.store.path is None
     assert settings.policy.params["alpha"] == 0.25
     assert load_settings(path, {"server": {"port": 1234}}).server.port == 1234
 

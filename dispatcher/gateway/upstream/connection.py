@@ -122,6 +122,15 @@ class EngineConnection(asyncio.Protocol):
         if self._response is not None:
             self._fail(UpstreamClosedError("aborted by the gateway", headers_seen=self._head_done))
 
+    def abandon(self) -> None:
+        """Drop a connection that was never given out; it hears nothing any more."""
+        self.closed = True
+        self.abort()
+        self._transport = None
+        self._parser = None
+        self._feed = _discard
+        self._pool.forget(self)
+
     def pause_reading(self) -> None:
         """Leave bytes in the kernel."""
         if self._transport is not None and not self.closed:
@@ -136,6 +145,9 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
+        if self.closed:  # abandoned meanwhile
+            cast(asyncio.Transport, transport).abort()
+            return
         self._transport = cast(asyncio.Transport, transport)
         self._pool.remember(self)
 

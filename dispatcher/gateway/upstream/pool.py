@@ -186,17 +186,30 @@ class EnginePool:
         if self._closed:
             raise UpstreamConnectError(f"{self.base_url}: the pool is closed")
         loop = asyncio.get_running_loop()
+        made: list[EngineConnection] = []
+
+        def make() -> EngineConnection:
+            made.append(EngineConnection(self))
+            return made[-1]
+
+        connected = False
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 transport, connection = await loop.create_connection(
-                    lambda: EngineConnection(self), self._host, self._port, ssl=self._ssl
+                    make, self._host, self._port, ssl=self._ssl
                 )
+            connected = True
         except TimeoutError as exc:
             raise UpstreamTimeoutError(
                 f"{self.base_url}: no connection within {self._connect_timeout_s} s"
             ) from exc
         except (OSError, ssl.CertificateError) as exc:
             raise UpstreamConnectError(f"{self.base_url}: {exc}") from exc
+        finally:
+            if not connected:
+                # uvloop closes a connection whose making was cancelled without a word to it
+                for half_made in made:
+                    half_made.abandon()
         if transport.is_closing():
             raise UpstreamConnectError(f"{self.base_url}: closed while connecting")
         return connection
