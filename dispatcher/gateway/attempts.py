@@ -81,6 +81,9 @@ class EngineDirectory(Protocol):
     def unreachable(self, engine: Engine, why: str) -> None:
         """No connection could be made to it."""
 
+    def stalled(self, engine: Engine) -> None:
+        """A stream of it fell silent."""
+
 
 class _Listener:
     """Turns what the relay notices into events."""
@@ -195,6 +198,8 @@ class AttemptRunner:
         finally:
             call.watch.discard(pump.client_gone)
             call.relayed(pump.outcome)
+        if outcome.finish is Finish.STALLED:
+            self._engines.stalled(engine)
         return await self._account(call, outcome)
 
     async def _relay_whole(

@@ -181,13 +181,18 @@ class Gateway:
         """The served name that an alias (or the name itself) stands for.
 
         Raises:
-            ApiError: 404 for a model that no engine serves; 503 while none has answered yet.
+            ApiError: 404 for a model that no engine serves; while none has said what it serves, 502
+                where they refuse the gateway's keys, else 503.
         """
         served = self.settings.models.aliases.get(name, name)
         known = self.fleet.known_models()
         if served in known:
             return served
         if not known:
+            refusing = [e.settings.id for e in self.fleet.engines if e.refuses_key]
+            if refusing and len(refusing) == len(self.fleet.engines):
+                why = f"Engine {refusing[0]} does not take the gateway's key."
+                raise ApiError(502, why, code="engine_auth")
             raise rejection(RejectReason.NO_ENGINE, 1.0, "no engine has answered yet")
         aliases = [a for a, m in self.settings.models.aliases.items() if m in known]
         names = ", ".join(sorted(known | set(aliases))[:50])

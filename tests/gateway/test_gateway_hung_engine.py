@@ -18,6 +18,8 @@ from gateway_harness import (
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from dispatcher.gateway.fleet.scrape import parse_scrape
+
 RR = {"name": "vllm", "params": {}}
 STALL = {
     "poll_interval_s": 0.05,
@@ -42,6 +44,17 @@ class CountingEngine(ScriptedEngine):
         if self.locked:
             return JSONResponse({"error": "Unauthorized"}, status_code=401)
         return await super()._models(request)
+
+
+def test_tokens_are_counted_over_all_engines_of_a_server() -> None:
+    page = b"""vllm:generation_tokens_total{engine="0"} 5.0
+vllm:generation_tokens_total{engine="1"} 7.0
+vllm:prompt_tokens_total{engine="0"} 100.0
+vllm:prompt_tokens_cached_total{engine="0"} 1e9
+vllm:generation_tokens_created{engine="0"} 1.7e9
+"""
+    assert parse_scrape(page).tokens_total == 112
+    assert parse_scrape(b"vllm:num_requests_running 1\n").tokens_total is None
 
 
 async def test_an_engine_that_no_longer_computes_is_down_until_it_does() -> None:

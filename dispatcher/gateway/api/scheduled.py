@@ -178,4 +178,6 @@ async def _finish(call: LiveCall, now_s: float) -> None:
 
 
 def _outcome_of(error: ApiError) -> str:
-    return "rejected" if error.status in (429, 503) else "client_error"
+    if error.status in (429, 503):
+        return "rejected"
+    return "engine_error" if error.status >= 500 else "client_error"

@@ -49,6 +49,13 @@ class Engine:
     #: looks that failed in a row
     failures: int = 0
     last_error: str = ""
+    #: it said that the gateway's key is wrong
+    refuses_key: bool = False
+    #: it may have stopped computing, and has to prove that it has not
+    suspect: bool = False
+    #: its token count when it last grew, or when nothing was asked of it, and when that was
+    tokens_total: int | None = None
+    computing_s: float = 0.0
     since_s: float = 0.0
     #: requests that take no seat (embeddings, tokenize)
     routed_in_flight: int = 0
@@ -63,6 +70,11 @@ class Engine:
     def takes_new(self) -> bool:
         """Up, and to be given work."""
         return self.up and not self.draining
+
+    @property
+    def busy(self) -> bool:
+        """Whether it owes an answer."""
+        return self.pool.open_connections > self.pool.idle_connections
 
     def refuses_priority(self, status: int, refusal: bytes) -> bool:
         """Whether an error answer is about the `priority` field; then it is dropped for good."""

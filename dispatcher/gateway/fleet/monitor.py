@@ -160,6 +160,10 @@ class Fleet:
         if wake is not None:
             wake.set()
 
+    def stalled(self, engine: Engine) -> None:
+        """A stream of it fell silent: at the next look it has to show that it still computes."""
+        engine.suspect = True
+
     def _mark_down(self, engine: Engine, why: str) -> None:
         engine.last_error = why
         if not engine.up:
@@ -214,11 +218,13 @@ class Fleet:
     async def _look(self, engine: Engine, *, ask_models: bool) -> None:
         await self._get(engine, "/health", 64 * 1024)
         scrape = parse_scrape(await self._get(engine, "/metrics", SCRAPE_BYTES_MAX))
+        await self._check_progress(engine, scrape)
         changed = self._note_capacity(engine, scrape)
         if ask_models:
             served = read_models(await self._get(engine, "/v1/models", _MODELS_BYTES_MAX))
             changed = changed or served != engine.served
             engine.served = served
+            engine.refuses_key = False
         if changed or not engine.up:
             self._mark_up(engine)
         engine.failures = 0
@@ -230,15 +236,42 @@ class Fleet:
         engine.kv_capacity_tokens = scrape.kv_capacity_tokens
         return changed
 
-    async def _get(self, engine: Engine, path: str, limit_bytes: int) -> bytes:
-        """Fetch a page, cut at `limit_bytes`. Raises `LookFailed`."""
+    async def _check_progress(self, engine: Engine, scrape: Scrape) -> None:
+        """Have an engine that owes answers, but counts no tokens, write one.
+
+        A server outlives the process that computes when that one hangs: `/health` and `/metrics`
+        say 200 then, with numbers that no longer move. Raises `LookFailed`.
+        """
+        moved = scrape.tokens_total != engine.tokens_total
+        engine.tokens_total = scrape.tokens_total
+        if moved or not (engine.busy or engine.suspect):
+            engine.computing_s = self._clock()
+            engine.suspect = False
+            return
+        silent_s = self._clock() - engine.computing_s
+        if scrape.tokens_total is not None and silent_s >= self._settings.stall_timeout_s:
+            engine.suspect = True
+        if engine.suspect and engine.served is not None:
+            asked = {"model": engine.served.models[0], "prompt": "x", "max_tokens": 1}
+            await self._get(engine, "/v1/completions", _MODELS_BYTES_MAX, post=asked)
+            engine.computing_s = self._clock()
+            engine.suspect = False
+
+    async def _get(
+        self, engine: Engine, path: str, limit_bytes: int, *, post: object = None
+    ) -> bytes:
+        """Fetch a page, cut at `limit_bytes`; `post` is sent as JSON. Raises `LookFailed`."""
         url = engine.settings.url + path
+        method = "GET" if post is None else "POST"
         try:
             async with (
                 asyncio.timeout(self._settings.poll_timeout_s),
-                self._http().stream("GET", url, headers=engine.headers) as response,
+                self._http().stream(method, url, headers=engine.headers, json=post) as response,
             ):
-                if response.status_code != 200:
+                if response.status_code in (401, 403):
+                    engine.refuses_key = True
+                # an engine without this API answers a probe too, in its way
+                if response.status_code != 200 and (post is None or response.status_code >= 500):
                     raise LookFailed(f"{path}: status {response.status_code}")
                 parts, size = [], 0
                 async for part in response.aiter_bytes():

@@ -12,9 +12,11 @@ SCRAPE_BYTES_MAX = 2 * 1024 * 1024
 
 _SAMPLE = re.compile(
     rb"^vllm:(num_requests_running|num_requests_waiting|kv_cache_usage_perc"
-    rb"|gpu_cache_usage_perc|num_preemptions_total)(?:\{[^\n]*\})?[ \t]+([^\s]+)",
+    rb"|gpu_cache_usage_perc|num_preemptions_total|prompt_tokens_total|generation_tokens_total)"
+    rb"(?:\{[^\n]*\})?[ \t]+([^\s]+)",
     re.MULTILINE,
 )
+_TOKENS = frozenset({b"prompt_tokens_total", b"generation_tokens_total"})
 _CACHE_CONFIG = re.compile(rb"^vllm:cache_config_info\{([^\n]*)\}", re.MULTILINE)
 _LABEL = re.compile(rb'(kv_cache_size_tokens|num_gpu_blocks|block_size)="(\d+)"')
 
@@ -25,6 +27,8 @@ class Scrape:
 
     gauges: EngineGauges
     kv_capacity_tokens: int | None = None
+    tokens_total: int | None = None
+    """Prompt and output tokens since the engine started; none where it does not count them."""
 
 
 def parse_scrape(page: bytes) -> Scrape:
@@ -34,6 +38,7 @@ def parse_scrape(page: bytes) -> Scrape:
     """
     sums = {b"num_requests_running": 0.0, b"num_requests_waiting": 0.0, b"num_preemptions_total": 0}
     kv_usage = 0.0
+    tokens_total: int | None = None
     for name, text in _SAMPLE.findall(page):
         try:
             value = float(text)
@@ -43,6 +48,8 @@ def parse_scrape(page: bytes) -> Scrape:
             continue
         if name in sums:
             sums[name] += value
+        elif name in _TOKENS:
+            tokens_total = (tokens_total or 0) + int(value)
         else:
             kv_usage = max(kv_usage, min(1.0, value))
     gauges = EngineGauges(
@@ -51,7 +58,7 @@ def parse_scrape(page: bytes) -> Scrape:
         kv_usage=kv_usage,
         preemptions_total=int(sums[b"num_preemptions_total"]),
     )
-    return Scrape(gauges, _kv_capacity(page))
+    return Scrape(gauges, _kv_capacity(page), tokens_total)
 
 
 def _kv_capacity(page: bytes) -> int | None:
