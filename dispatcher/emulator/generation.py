@@ -225,7 +225,8 @@ class Chat(Generation):
             request.max_tokens if asked is None else asked, request.min_tokens, request.ignore_eos
         )
         n = 1 if request.n is None else request.n
-        call = self.engine.build_call(raw, [prompt], limits, n=n, priority=request.priority)
+        priority = priority_of(headers, request.priority)
+        call = self.engine.build_call(raw, [prompt], limits, n=n, priority=priority)
         head = self.head(
             "chatcmpl-",
             headers,
@@ -247,8 +248,9 @@ class Completion(Generation):
         check_stream_options(request)
         prompts, exact = self._prompts(request)
         limits = Limits(request.max_tokens, request.min_tokens, request.ignore_eos)
+        priority = priority_of(headers, request.priority)
         call = self.engine.build_call(
-            raw, prompts, limits, n=request.n, priority=request.priority, exact=exact
+            raw, prompts, limits, n=request.n, priority=priority, exact=exact
         )
         head = self.head(
             "cmpl-",
@@ -293,10 +295,19 @@ class Messages(Generation):
         prompt = self.engine.chat_prompt(
             request.messages, tools=request.tools, system=request.system
         )
-        call = self.engine.build_call(raw, [prompt], Limits(request.max_tokens))
+        priority = priority_of(headers, 0)
+        call = self.engine.build_call(raw, [prompt], Limits(request.max_tokens), priority=priority)
         head = self.head("chatcmpl-", headers, [prompt], model=request.model)
         self.submit(call)
         return call, MessagesShape(head, call), bool(request.stream)
+
+
+def priority_of(headers: Headers, in_body: int) -> int:
+    """Return a request's priority: that of vLLM's header if it can be read, else the body's."""
+    try:
+        return int(headers["x-vllm-priority"])
+    except (KeyError, ValueError):
+        return in_body
 
 
 def check_stream_options(request: ChatRequest | CompletionRequest) -> None:

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from dispatcher.emulator import errors, tokens
 from dispatcher.emulator.driver import Call
 from dispatcher.emulator.engine import Engine, Limits, Prompt, content_text
-from dispatcher.emulator.generation import Generation, Shape
+from dispatcher.emulator.generation import Generation, Shape, priority_of
 from dispatcher.emulator.responses_shape import ResponsesShape, ResponseStore, StoredResponse
 from dispatcher.emulator.schema import Message, ResponsesRequest
 
@@ -39,7 +39,8 @@ class Responses(Generation):
         if previous:
             prompt = Prompt(prompt.ids, f"{previous.text}\n{prompt.text}")
         limits = Limits(request.max_output_tokens, request.min_tokens, request.ignore_eos)
-        call = self.engine.build_call(raw, [prompt], limits, priority=request.priority)
+        priority = priority_of(headers, request.priority)
+        call = self.engine.build_call(raw, [prompt], limits, priority=priority)
         room = self.engine.config.max_model_len - len(prompt.ids)
         head = self.head("resp_", Headers(), [prompt], model=request.model)
         shape = ResponsesShape(

@@ -77,6 +77,30 @@ async def test_priority_orders_what_waits_where_the_engine_was_launched_so(
     assert ended == expected
 
 
+@pytest.mark.parametrize(
+    "path", [CHAT, "/v1/completions", "/v1/responses", "/v1/messages"], ids=lambda path: path[4:]
+)
+async def test_the_priority_header_wins_over_the_body(path: str):
+    async with engine(time_scale=20, max_num_seqs=1) as client:
+        ended: list[str] = []
+
+        async def call(name: str, header: str, in_body: int) -> None:
+            body = chat_body(priority=in_body, max_tokens=2, max_output_tokens=2)
+            body |= {"prompt": "x", "input": "x"}
+            await client.post(path, json=body, headers={"x-vllm-priority": header})
+            ended.append(name)
+
+        running = asyncio.create_task(client.post(CHAT, json=ENDLESS))
+        await until(client, RUNNING, 1)
+        calls = []
+        for name, header, in_body in [("last", "5", -9), ("first", "-5", 9), ("middle", "?", 0)]:
+            calls.append(asyncio.create_task(call(name, header, in_body)))
+            await until(client, WAITING, len(calls))
+        running.cancel()
+        await asyncio.gather(*calls)
+    assert ended == ["first", "middle", "last"]
+
+
 async def test_a_prompt_seen_before_is_cached(client: httpx.AsyncClient):
     body = chat_body("word " * 200)
     cold = (await client.post(CHAT, json=body)).json()["usage"]
