@@ -106,6 +106,7 @@ def _hexgen_flow(params: HexGenFlowParams, services: PolicyServices) -> Policy:
         params.model_dump(),
         # an alpha that was asked for by value stays what it is
         tunable=routing if params.alpha == "auto" else None,
+        alpha=lambda: routing.alpha,
     )
 
 
@@ -122,6 +123,7 @@ def _wb_fcfs(params: BalanceParams, services: PolicyServices) -> Policy:
         SeatAdmission(),
         params.model_dump(),
         tunable=routing if params.alpha == "auto" else None,
+        alpha=lambda: routing.alpha,
     )
 
 

@@ -250,6 +250,10 @@ class Fleet:
         """A call that has not ended."""
         return self._calls.get(call_id)
 
+    def fits(self, call: CallView, instance: InstanceView) -> bool:
+        """Whether the instance can serve the call."""
+        return self._all[instance.spec.instance_id].fits(call.spec)
+
     def live_calls(self, workflow_id: WorkflowId) -> Sequence[CallView]:
         """Calls of a workflow that have not ended, in order of arrival."""
         return [self._calls[c] for c in self._tracker.live_calls(workflow_id) if c in self._calls]

@@ -1,69 +1,37 @@
-"""Where waiting calls wait, and which of them goes out next.
+"""Which place a call waits in, and which call goes out next: where a policy's ports are asked.
 
-A call waits in one of three places: *held* centrally (its policy binds late, or no instance that
-fits is available), *queued* at one instance, or *moving*: about to be placed anew because the
-policy was switched or its instance was lost. Moving happens in bounded pieces, so that ten thousand
+Calls are placed anew (a policy switch, a lost instance) in bounded pieces, so that ten thousand
 waiting calls do not stop the event loop of a gateway.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 
 from dispatcher.core.call import Call, Place
+from dispatcher.core.errors import InvariantError
 from dispatcher.core.fleet import Fleet, Instance
-from dispatcher.core.ports import Admit, Assignment, CallQueue, Policy
-from dispatcher.core.types import CallId, InstanceId, SeatTag
+from dispatcher.core.ports import Admit, Assignment, Policy
+from dispatcher.core.types import PLAIN_SEAT, InstanceId, SeatTag
+from dispatcher.core.waiting import Waiting
 
 MOVES_PER_EVENT = 64
 """Calls placed anew per event; more wait for the next."""
 _RESCORES_PER_TICK = 512
 
-Lane = frozenset[InstanceId]
-"""Held calls that the same instances can serve share a queue."""
-
 Send = Callable[[Call, Instance, SeatTag], None]
 """Carries out a decision: the call goes out, its load is booked."""
 
 
-class Placing:
-    """All waiting calls of one coordinator."""
+class Placing(Waiting):
+    """The decisions about what waits."""
 
     def __init__(self, policy: Policy, fleet: Fleet, send: Send) -> None:
-        self.policy = policy
-        self._fleet = fleet
+        super().__init__(policy, fleet)
         self._send = send
-        self.moving: dict[CallId, Call] = {}
-        self.lanes: dict[Lane, CallQueue] = {}
-        #: instances where something has changed since they were last filled
-        self._dirty: dict[InstanceId, Instance] = {}
-        self._held_dirty = False
-        #: waiting calls, oldest wait first -> when the wait becomes too long
-        self._patience: dict[CallId, tuple[float, Call]] = {}
-        #: moments at which an admission asked to be asked again
-        self._deferred_until_s: dict[InstanceId, float] = {}
         self._plan: deque[Assignment] | None = None
-
-    # --- counts ---
-
-    def __len__(self) -> int:
-        return len(self._patience)
-
-    @property
-    def held(self) -> int:
-        """Calls held centrally."""
-        return sum(len(queue) for queue in self.lanes.values())
-
-    def next_wake_s(self, now_s: float) -> float | None:
-        """When there is something to do without any event."""
-        wishes = [now_s] if self.moving else []
-        if self._patience:
-            wishes.append(next(iter(self._patience.values()))[0])
-        wishes.extend(self._deferred_until_s.values())
-        return min(wishes, default=None)
-
-    # --- in and out ---
 
     def add(self, call: Call, patience_until_s: float, now_s: float) -> None:
         """A call begins to wait; `patience_until_s` must not fall from one `add` to the next."""
@@ -74,42 +42,6 @@ class Placing:
             self._move([call])
         else:
             self._place(call, now_s)
-
-    def remove(self, call: Call) -> None:
-        """A call gives up waiting; one that stood behind it may fit where it did not."""
-        self._reconsider(call)
-        del self._patience[call.call_id]
-        self._take_out(call)
-
-    def _reconsider(self, call: Call) -> None:
-        """What was first in this call's place may no longer be."""
-        if call.place is Place.QUEUED and call.instance is not None:
-            self.touch(call.instance)
-        self._held_dirty = True
-
-    def refresh(self, call: Call, now_s: float) -> None:
-        """A waiting call's estimate or budget has changed."""
-        self._reconsider(call)
-        if call.place is Place.QUEUED:
-            instance = call.instance
-            assert instance is not None and instance.queue is not None
-            self._unbook(call, instance)
-            self._book(call, instance)
-            instance.queue.refresh(call, now_s)
-        elif call.place is Place.HELD:
-            self.lanes[call.candidates].refresh(call, now_s)
-
-    def impatient(self, now_s: float) -> Iterator[Call]:
-        """Waiting calls whose time is up; the caller removes each before asking on."""
-        while self._patience:
-            until_s, call = next(iter(self._patience.values()))
-            if until_s > now_s:
-                return
-            yield call
-
-    def waiting(self) -> Iterator[Call]:
-        """Every waiting call."""
-        return (call for _, call in self._patience.values())
 
     # --- changes of the world ---
 
@@ -153,39 +85,20 @@ class Placing:
         self._dirty.pop(instance.instance_id, None)
         self.reconsider_held()
 
-    def touch(self, instance: Instance) -> None:
-        """Seats or load of the instance have changed, or what waits there: ask again."""
-        self._deferred_until_s.pop(instance.instance_id, None)
-        self._dirty[instance.instance_id] = instance
-        self._held_dirty = True
-
     def drop_plan(self) -> None:
         """A stage has ended: a global plan is out of date."""
         self._plan = None
 
     def tick(self, now_s: float) -> None:
         """The policy's own period has passed: keys that move with time are refreshed."""
-        budget = _RESCORES_PER_TICK
         for queue in self._queues():
             if len(queue):
-                queue.rescore(now_s, budget)
+                # what is over the limit waits for the next tick
+                queue.rescore(now_s, _RESCORES_PER_TICK)
         for instance in self._fleet:
             self.touch(instance)
 
-    def _queues(self) -> Iterable[CallQueue]:
-        yield from self.lanes.values()
-        yield from (i.queue for i in self._fleet if i.queue is not None)
-
     # --- placing ---
-
-    def _own(self, queue: CallQueue) -> list[Call]:
-        return [self._patience[view.spec.call_id][1] for view in queue]
-
-    def _move(self, calls: Iterable[Call]) -> None:
-        for call in calls:
-            call.place = Place.MOVING
-            call.instance = None
-            self.moving[call.call_id] = call
 
     def _place(self, call: Call, now_s: float) -> None:
         """Route a call to an instance, or hold it."""
@@ -197,68 +110,13 @@ class Placing:
                 if chosen is not None:
                     self._enqueue(call, self._fleet.get(chosen), now_s)
                     return
-        call.place = Place.HELD
-        call.instance = None
-        call.enqueued_s = now_s
-        lane = self.lanes.get(call.candidates)
-        if lane is None:
-            lane = self.policy.ordering.queue(None, self._fleet)
-            self.lanes[call.candidates] = lane
-        lane.push(call, now_s)
-        self._held_dirty = True
-        for instance_id in call.candidates.intersection(self._deferred_until_s):
-            # room that is kept from others may be kept for this one
-            del self._deferred_until_s[instance_id]
-
-    def _enqueue(self, call: Call, instance: Instance, now_s: float) -> None:
-        assert instance.queue is not None
-        call.place = Place.QUEUED
-        call.backlog_s = self._fleet.backlog_s(instance)
-        call.instance = instance
-        call.enqueued_s = now_s
-        self._book(call, instance)
-        instance.queue.push(call, now_s)
-        self.touch(instance)
-        if self.policy.stealing is not None:
-            for other in self._fleet:
-                self.touch(other)
-
-    def _book(self, call: Call, instance: Instance) -> None:
-        call.queued_prefill_s = self._fleet.prefill_s(call, instance)
-        call.queued_output_tokens = call.remaining_tokens
-        instance.queued_prefill_s += call.queued_prefill_s
-        instance.queued_output_tokens += call.queued_output_tokens
-
-    def _unbook(self, call: Call, instance: Instance) -> None:
-        instance.queued_prefill_s -= call.queued_prefill_s
-        instance.queued_output_tokens -= call.queued_output_tokens
-        call.queued_prefill_s = call.queued_output_tokens = 0.0
-
-    def _empty(self, instance: Instance) -> None:
-        instance.queued_prefill_s = instance.queued_output_tokens = 0.0
-
-    def _take_out(self, call: Call) -> None:
-        if call.place is Place.QUEUED:
-            instance = call.instance
-            assert instance is not None and instance.queue is not None
-            instance.queue.remove(call.call_id)
-            self._unbook(call, instance)
-            if not len(instance.queue):
-                # sums of floats drift; an empty queue is exactly empty
-                self._empty(instance)
-        elif call.place is Place.HELD:
-            lane = self.lanes[call.candidates]
-            lane.remove(call.call_id)
-            if not len(lane):
-                del self.lanes[call.candidates]
-        else:
-            del self.moving[call.call_id]
+        self._hold(call, now_s)
 
     # --- going out ---
 
     def pump(self, now_s: float) -> None:
         """Place what moves, then fill every seat that may be filled."""
-        for call_id in list(self.moving)[:MOVES_PER_EVENT]:
+        for call_id in list(islice(self.moving, MOVES_PER_EVENT)):
             self._place(self.moving.pop(call_id), now_s)
         for instance_id, until_s in list(self._deferred_until_s.items()):
             if until_s <= now_s:
@@ -288,7 +146,7 @@ class Placing:
         for lane in list(self.lanes):
             for _ in range(MOVES_PER_EVENT):
                 queue = self.lanes.get(lane)
-                head = None if queue is None else queue.select(SeatTag(""), now_s)
+                head = None if queue is None else queue.select(PLAIN_SEAT, now_s)
                 if head is None:
                     break
                 call = self._patience[head.spec.call_id][1]
@@ -361,7 +219,10 @@ class Placing:
             stolen = stealing.steal(instance, self._fleet, now_s) if seats else None
             if stolen is None:
                 return
-            if not self._admit(self._patience[stolen][1], seats[0], instance, now_s):
+            call = self._patience[stolen][1]
+            if not self._fleet.fits(call, instance):
+                raise InvariantError(f"{self.policy.name} stole {stolen}, which does not fit")
+            if not self._admit(call, seats[0], instance, now_s):
                 return
 
     def _fill_one(self, instance: Instance, now_s: float) -> bool:

@@ -197,6 +197,8 @@ class Policy:
     stealing: Stealing | None = None
     preemption: Preemption | None = None
     tunable: Tunable | None = None
+    alpha: Callable[[], float] | None = None
+    """The weight that `headway_alpha` shows (HexGen-Flow, Eq. 4), where the policy has one."""
     tick_s: float | None = None
     """How often preemption and rescoring are asked; `None`: never."""
 

@@ -130,6 +130,9 @@ class FleetView(Protocol):
     def instances(self) -> Mapping[InstanceId, InstanceView]:
         """Every instance, up or not, in the order in which they joined."""
 
+    def fits(self, call: CallView, instance: InstanceView) -> bool:
+        """Whether the instance can serve the call (model, task, context, modality), up or not."""
+
     def compute_s(self, call: CallView, instance: InstanceView) -> float:
         """t_comp: prefill and decode of the call there at its present load (Eq. 2)."""
 

@@ -232,8 +232,8 @@ class Gateway:
 
     def alpha(self) -> float | None:
         """The running policy's alpha; `None` where it has none."""
-        value = getattr(self.coordinator.policy.routing, "alpha", None)
-        return float(value) if isinstance(value, int | float) else None
+        alpha = self.coordinator.policy.alpha
+        return None if alpha is None else alpha()
 
     def _note_alpha(self, why: str) -> None:
         entry = {"at_unix_s": time.time(), "alpha": self.alpha(), "why": why}

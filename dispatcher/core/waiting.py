@@ -1,0 +1,170 @@
+"""The books of what waits: where each call is, and what it adds to the load there.
+
+A call waits in one of three places: *held* centrally (its policy binds late, or no instance that
+fits is available), *queued* at one instance, or *moving*: about to be placed anew because the
+policy was switched or its instance was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dispatcher.core.call import Call, Place
+from dispatcher.core.fleet import Fleet, Instance
+from dispatcher.core.ports import CallQueue, Policy
+from dispatcher.core.types import CallId, InstanceId
+
+Lane = frozenset[InstanceId]
+"""Held calls that the same instances can serve share a queue."""
+
+
+class Waiting:
+    """All waiting calls of one coordinator. Decides nothing; see `placing`."""
+
+    def __init__(self, policy: Policy, fleet: Fleet) -> None:
+        self.policy = policy
+        self._fleet = fleet
+        self.moving: dict[CallId, Call] = {}
+        self.lanes: dict[Lane, CallQueue] = {}
+        #: instances where something has changed since they were last filled
+        self._dirty: dict[InstanceId, Instance] = {}
+        self._held_dirty = False
+        #: waiting calls, oldest wait first -> when the wait becomes too long
+        self._patience: dict[CallId, tuple[float, Call]] = {}
+        #: moments at which an admission asked to be asked again
+        self._deferred_until_s: dict[InstanceId, float] = {}
+
+    # --- counts ---
+
+    def __len__(self) -> int:
+        return len(self._patience)
+
+    @property
+    def held(self) -> int:
+        """Calls held centrally."""
+        return sum(len(queue) for queue in self.lanes.values())
+
+    def next_wake_s(self, now_s: float) -> float | None:
+        """When there is something to do without any event."""
+        wishes = [now_s] if self.moving else []
+        if self._patience:
+            wishes.append(next(iter(self._patience.values()))[0])
+        wishes.extend(self._deferred_until_s.values())
+        return min(wishes, default=None)
+
+    # --- in and out ---
+
+    def remove(self, call: Call) -> None:
+        """A call gives up waiting; one that stood behind it may fit where it did not."""
+        self._reconsider(call)
+        del self._patience[call.call_id]
+        self._take_out(call)
+
+    def _reconsider(self, call: Call) -> None:
+        """What was first in this call's place may no longer be."""
+        if call.place is Place.QUEUED and call.instance is not None:
+            self.touch(call.instance)
+        self._held_dirty = True
+
+    def refresh(self, call: Call, now_s: float) -> None:
+        """A waiting call's estimate or budget has changed."""
+        self._reconsider(call)
+        if call.place is Place.QUEUED:
+            instance = call.instance
+            assert instance is not None and instance.queue is not None
+            self._unbook(call, instance)
+            self._book(call, instance)
+            instance.queue.refresh(call, now_s)
+        elif call.place is Place.HELD:
+            self.lanes[call.candidates].refresh(call, now_s)
+
+    def impatient(self, now_s: float) -> Iterator[Call]:
+        """Waiting calls whose time is up; the caller removes each before asking on."""
+        while self._patience:
+            until_s, call = next(iter(self._patience.values()))
+            if until_s > now_s:
+                return
+            yield call
+
+    def waiting(self) -> Iterator[Call]:
+        """Every waiting call."""
+        return (call for _, call in self._patience.values())
+
+    def touch(self, instance: Instance) -> None:
+        """Seats or load of the instance have changed, or what waits there: ask again."""
+        self._deferred_until_s.pop(instance.instance_id, None)
+        self._dirty[instance.instance_id] = instance
+        self._held_dirty = True
+
+    def _queues(self) -> Iterable[CallQueue]:
+        yield from self.lanes.values()
+        yield from (i.queue for i in self._fleet if i.queue is not None)
+
+    # --- places ---
+
+    def _own(self, queue: CallQueue) -> list[Call]:
+        return [self._patience[view.spec.call_id][1] for view in queue]
+
+    def _move(self, calls: Iterable[Call]) -> None:
+        for call in calls:
+            call.place = Place.MOVING
+            call.instance = None
+            self.moving[call.call_id] = call
+
+    def _hold(self, call: Call, now_s: float) -> None:
+        call.place = Place.HELD
+        call.instance = None
+        call.enqueued_s = now_s
+        lane = self.lanes.get(call.candidates)
+        if lane is None:
+            lane = self.policy.ordering.queue(None, self._fleet)
+            self.lanes[call.candidates] = lane
+        lane.push(call, now_s)
+        self._held_dirty = True
+        for instance_id in call.candidates.intersection(self._deferred_until_s):
+            # room that is kept from others may be kept for this one
+            del self._deferred_until_s[instance_id]
+
+    def _enqueue(self, call: Call, instance: Instance, now_s: float) -> None:
+        assert instance.queue is not None
+        call.place = Place.QUEUED
+        call.backlog_s = self._fleet.backlog_s(instance)
+        call.instance = instance
+        call.enqueued_s = now_s
+        self._book(call, instance)
+        instance.queue.push(call, now_s)
+        self.touch(instance)
+        if self.policy.stealing is not None:
+            for other in self._fleet:
+                self.touch(other)
+
+    def _book(self, call: Call, instance: Instance) -> None:
+        call.queued_prefill_s = self._fleet.prefill_s(call, instance)
+        call.queued_output_tokens = call.remaining_tokens
+        instance.queued_prefill_s += call.queued_prefill_s
+        instance.queued_output_tokens += call.queued_output_tokens
+
+    def _unbook(self, call: Call, instance: Instance) -> None:
+        instance.queued_prefill_s -= call.queued_prefill_s
+        instance.queued_output_tokens -= call.queued_output_tokens
+        call.queued_prefill_s = call.queued_output_tokens = 0.0
+
+    def _empty(self, instance: Instance) -> None:
+        instance.queued_prefill_s = instance.queued_output_tokens = 0.0
+
+    def _take_out(self, call: Call) -> None:
+        if call.place is Place.QUEUED:
+            instance = call.instance
+            assert instance is not None and instance.queue is not None
+            instance.queue.remove(call.call_id)
+            self._unbook(call, instance)
+            if not len(instance.queue):
+                # sums of floats drift; an empty queue is exactly empty
+                self._empty(instance)
+        elif call.place is Place.HELD:
+            lane = self.lanes[call.candidates]
+            lane.remove(call.call_id)
+            if not len(lane):
+                del self.lanes[call.candidates]
+        else:
+            del self.moving[call.call_id]
