@@ -143,18 +143,35 @@ class Metrics:
         self.retries = Counter(
             "headway_retries", "Attempts that failed unseen", ("reason",), registry=registry
         )
-        for kind in ("prompt", "cached", "output"):
-            self.tokens.labels(kind)
+        self._token_children = [self.tokens.labels(k) for k in ("prompt", "cached", "output")]
+        #: as bounded as their labels: models above, the rest are ours
+        self._request_children: dict[tuple[str, str, str], Counter] = {}
+        self._wait_children: dict[str, Histogram] = {}
 
     def request(self, endpoint: str, model: str, outcome: str) -> None:
         """One request has been answered."""
-        self.requests.labels(endpoint, self._model(model), outcome).inc()
+        # finding a child by its labels costs more than counting, on every request
+        key = (endpoint, self._model(model), outcome)
+        child = self._request_children.get(key)
+        if child is None:
+            child = self._request_children[key] = self.requests.labels(*key)
+        child.inc()
+
+    def waited(self, instance: str, wait_s: float) -> None:
+        """One call has waited that long for its first dispatch."""
+        child = self._wait_children.get(instance)
+        if child is None:
+            child = self._wait_children[instance] = self.queue_wait.labels(instance)
+        child.observe(wait_s)
 
     def used(self, usage: Usage) -> None:
         """Tokens of one call."""
-        self.tokens.labels("prompt").inc(usage.prompt_tokens)
-        self.tokens.labels("cached").inc(usage.cached_tokens)
-        self.tokens.labels("output").inc(usage.output_tokens)
+        for child, tokens in zip(
+            self._token_children,
+            (usage.prompt_tokens, usage.cached_tokens, usage.output_tokens),
+            strict=True,
+        ):
+            child.inc(tokens)
 
     def workflow(self, record: WorkflowRecord) -> None:
         """A workflow has ended; one that its client dropped has neither met nor missed."""

@@ -270,7 +270,7 @@ class Gateway:
         metrics.duration.observe(record.ended_s - record.arrived_s)
         if record.dispatched_s is not None:
             wait_s = record.dispatched_s - record.arrived_s
-            metrics.queue_wait.labels(record.instance_id or "none").observe(wait_s)
+            metrics.waited(record.instance_id or "none", wait_s)
         if call.streaming and record.first_token_s is not None:
             metrics.first_token.observe(record.first_token_s - record.arrived_s)
             if record.outcome is Outcome.OK and record.output_tokens > 1:
