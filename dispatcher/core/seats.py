@@ -69,10 +69,15 @@ class SeatController:
 
     def _crowded(self, gauges: EngineGauges, in_use: int) -> bool:
         """Calls wait inside the engine twice in a row: it runs fewer than we sent."""
-        self._crowded_scrapes = self._crowded_scrapes + 1 if gauges.waiting > 0 else 0
+        # While more are out than there are seats, those that wait were sent before seats shrank.
+        crowded = gauges.waiting > 0 and in_use <= self.seats
+        self._crowded_scrapes = self._crowded_scrapes + 1 if crowded else 0
         if self._crowded_scrapes < 2 or in_use < self.seats:
             return False
-        self.seats = max(MIN_SEATS, min(self.seats, in_use) - gauges.waiting)
+        # The engine's gauges are older than our count, so the kinder of two estimates counts; the
+        # one step is for what others send to the same engine.
+        runs = max(gauges.running, in_use - gauges.waiting)
+        self.seats = max(MIN_SEATS, min(self.seats - 1, runs))
         self._crowded_scrapes = 0
         self._trial = None
         self._rest = _REST_WINDOWS
