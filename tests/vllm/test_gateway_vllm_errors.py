@@ -23,6 +23,10 @@ VERDICTS: list[tuple[str, dict[str, Any]]] = [
     ("messages", {"messages": [{"role": "user", "content": TOO_LONG}]}),
     ("chat", {"min_tokens": 9}),
     ("chat", {"top_p": 2}),
+    ("chat", {"max_tokens": MAX_MODEL_LEN + 1}),
+    ("completions", {"max_tokens": MAX_MODEL_LEN + 1}),
+    ("responses", {"max_output_tokens": MAX_MODEL_LEN + 1}),
+    ("messages", {"max_tokens": MAX_MODEL_LEN + 1}),
     ("completions", {"temperature": -1}),
 ]
 

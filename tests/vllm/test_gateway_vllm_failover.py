@@ -6,15 +6,29 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
 
 import httpx
 import pytest
-from drive import LONG, PATHS, becomes, body_for, data_of, eventually, open_stream, running_in
+from drive import (
+    LONG,
+    PATHS,
+    becomes,
+    body_for,
+    data_of,
+    eventually,
+    open_stream,
+    running_in,
+    waiting_in,
+)
 from engines import FAST, MODEL, Engine
 from gateway_process import Gateway
 
-CALLS = 16
-TOKENS = 300
+CALLS = 12
+TOKENS = 200
+#: Of four seats; the fourth computes an answer of which nothing is sent before its end.
+BEGUN = ["chat", "completions", "responses"]
 
 
 def kill_core(engine: Engine) -> None:
@@ -37,26 +51,31 @@ async def test_an_engine_killed_in_the_middle(
 ) -> None:
     victim = spawn_engine(shape=FAST, names=(MODEL, "victim-only"))
     gateway = start_gateway(
-        engines={"victim": victim, "survivor": slow_engine}, seats=2, policy="vllm"
+        engines={"victim": victim, "survivor": slow_engine}, seats=6, policy="vllm"
     )
-    begun = body_for("chat", "a very long answer", LONG, model="victim-only")
-    unsent = body_for("completions", "no byte of this is sent before the end", TOKENS)
-    async with open_stream(http, gateway.url, "chat", begun) as (answer, lines):
-        assert answer.headers["x-headway-instance"] == "victim"
-        calls = [
-            asyncio.create_task(http.post(gateway.url + PATHS["completions"], json=unsent))
-            for _ in range(CALLS)
-        ]
-        # One seat streams, the other computes an answer of which nothing was sent; more wait.
-        await becomes(running_in, http, victim.url, 2)
+    async with AsyncExitStack() as stack:
+        begun = []
+        for endpoint in BEGUN:
+            body = body_for(endpoint, "a very long answer", LONG, model="victim-only")
+            stream = open_stream(http, gateway.url, endpoint, body)
+            answer, lines = await stack.enter_async_context(stream)
+            assert answer.headers["x-headway-instance"] == "victim"
+            begun.append(lines)
+        calls = [asyncio.create_task(unsent(http, gateway, n)) for n in range(CALLS)]
+        # Two calls wait inside the victim, one of them a response that it has opened; more wait
+        # for its seats.
+        await becomes(running_in, http, victim.url, 4)
+        await becomes(waiting_in, http, victim.url, 2)
         await eventually(lambda: waits_for(http, gateway, "victim"), "calls wait for the victim")
         strike(victim)
-        rest = data_of("\n".join([line async for line in lines]))
-    assert any("error" in event for event in rest if event != "[DONE]"), rest[-3:]
+        ends = [data_of("\n".join([line async for line in lines])) for lines in begun]
+    for endpoint, events in zip(BEGUN, ends, strict=True):
+        assert any(is_error(event) for event in events), (endpoint, events[-3:])
+        assert (events[-1] == "[DONE]") is (endpoint != "responses")
 
     answers = await asyncio.gather(*calls)
     assert [answer.text for answer in answers if answer.status_code != 200] == []
-    assert all(a.json()["usage"]["completion_tokens"] == TOKENS for a in answers)
+    assert [tokens_of(answer) for answer in answers] == [TOKENS] * CALLS
     assert any(answer.headers["x-headway-instance"] == "survivor" for answer in answers)
     await eventually(lambda: up_is(http, gateway, "victim", 0), "the victim is seen to be down")
     assert await gateway.gauge(http, "retries_total") >= 1
@@ -73,6 +92,32 @@ async def test_an_engine_killed_in_the_middle(
     await eventually(lambda: gateway.is_empty(http), "the gateway is empty")
 
 
+async def unsent(http: httpx.AsyncClient, gateway: Gateway, number: int) -> httpx.Response:
+    """A call that may go elsewhere, as nothing of it has been sent: whole, or still in a heap.
+
+    In pairs, so that round robin gives each engine both kinds.
+    """
+    endpoint = "responses" if number // 2 % 2 else "completions"
+    body = body_for(endpoint, "nothing of this is sent before it is computed", TOKENS)
+    body["stream"] = endpoint == "responses"
+    return await http.post(gateway.url + PATHS[endpoint], json=body)
+
+
+def is_error(event: Any) -> bool:
+    """Whether a stream's event is an error in the shape of its API."""
+    return isinstance(event, dict) and (bool(event.get("error")) or event.get("type") == "error")
+
+
+def tokens_of(answer: httpx.Response) -> int:
+    """Output tokens by an answer's own usage, streamed or not; each stream was seen but once."""
+    if not answer.headers["content-type"].startswith("text/event-stream"):
+        return int(answer.json()["usage"]["completion_tokens"])
+    events = data_of(answer.text)
+    assert [event["type"] for event in events].count("response.created") == 1
+    assert events[0]["response"]["id"] == events[-1]["response"]["id"]
+    return int(events[-1]["response"]["usage"]["output_tokens"])
+
+
 async def waits_for(http: httpx.AsyncClient, gateway: Gateway, instance: str) -> bool:
     return await gateway.gauge(http, "queue_depth", instance) > 0
 
@@ -81,19 +126,52 @@ async def up_is(http: httpx.AsyncClient, gateway: Gateway, instance: str, wanted
     return await gateway.gauge(http, "engine_up", instance) == wanted
 
 
-async def test_with_every_engine_dead_the_client_is_told(
+async def test_the_only_engine_dies_and_comes_back(
     http: httpx.AsyncClient,
     spawn_engine: Callable[..., Engine],
     start_gateway: Callable[..., Gateway],
 ) -> None:
-    only = spawn_engine()
-    gateway = start_gateway(engines={"only": only}, seats=2)
+    """Its calls that have sent nothing wait for it; who comes while it is down is told so."""
+    key = "a key that clients do not know"
+    only = spawn_engine(flags=("--api-key", key))
+    gateway = start_gateway(engines={"only": only}, seats=2, api_key=key)
+    url = gateway.url + PATHS["chat"]
     body = body_for("chat", "x", 2)
-    assert (await http.post(gateway.url + PATHS["chat"], json=body)).status_code == 200
+    assert (await http.post(url, json=body)).status_code == 200
+
+    locked_out = start_gateway(engines={"only": only}, seats=2, api_key="another", expect_up=False)
+    await eventually(lambda: says(http, locked_out, body, 502), "a wrong key is a 502")
+    refused = await http.post(
+        locked_out.url + PATHS["chat"], json=body, headers={"authorization": f"Bearer {key}"}
+    )
+    assert refused.status_code == 502
+    assert set(refused.json()["error"]) == {"message", "type", "param", "code"}
+    assert key not in refused.text
+    locked_out.kill()
+
+    long = body_for("chat", "computed twice", LONG)
+    accepted = [asyncio.create_task(http.post(url, json=long, timeout=120)) for _ in range(3)]
+    await becomes(running_in, http, only.url, 2)
+    await eventually(lambda: waits_for(http, gateway, "only"), "one waits in the gateway")
     only.kill()
-    answer = await http.post(gateway.url + PATHS["chat"], json=body)
-    assert answer.status_code in (502, 503)
-    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
     await eventually(lambda: up_is(http, gateway, "only", 0), "the engine is seen to be down")
+    turned_away = await http.post(url, json=body)
+    assert turned_away.status_code == 503
+    assert set(turned_away.json()["error"]) == {"message", "type", "param", "code"}
+    assert int(turned_away.headers["retry-after"]) >= 1
     assert (await http.get(f"{gateway.url}/ready")).status_code == 503
     assert (await http.get(f"{gateway.url}/health")).status_code == 200
+
+    only.start()
+    await asyncio.to_thread(only.wait_healthy)
+    answers = await asyncio.gather(*accepted)
+    assert [answer.text for answer in answers if answer.status_code != 200] == []
+    assert [a.json()["usage"]["completion_tokens"] for a in answers] == [LONG] * 3
+    assert (await http.get(f"{gateway.url}/ready")).status_code == 200
+
+
+async def says(
+    http: httpx.AsyncClient, gateway: Gateway, body: dict[str, Any], status: int
+) -> bool:
+    answer = await http.post(gateway.url + PATHS["chat"], json=body)
+    return answer.status_code == status
