@@ -15,7 +15,6 @@ def explain(workflow: Workflow, now_s: float) -> dict[str, object]:
         calls.setdefault(id(call.visit), []).append(_call(call, workflow.started_s))
     return {
         **line(workflow, now_s),
-        "started_s": workflow.started_s,
         "tool_gap_s": workflow.tool_gap_s,
         "remaining_work_s": workflow.remaining_work_s if workflow.state is State.LIVE else 0.0,
         "calls_forgotten": workflow.calls_total - len(workflow.calls),
@@ -33,14 +32,13 @@ def line(workflow: Workflow, now_s: float) -> dict[str, object]:
     until_s = workflow.ended_s if workflow.ended_s is not None else now_s
     elapsed_s = until_s - workflow.started_s
     return {
-        "workflow": workflow.workflow_id,
-        "application": workflow.application,
+        "id": workflow.workflow_id,
+        "workflow": workflow.application,
         "tenant": workflow.tenant,
         "state": workflow.state.value,
         "outcome": None if outcome is None else outcome.value,
         "met_slo": None if outcome is None else outcome == "ok" and elapsed_s <= workflow.slo_s,
         "slo_s": workflow.slo_s,
-        "deadline_s": workflow.slo_s,
         "elapsed_s": elapsed_s,
         "calls": workflow.calls_total,
         "live_calls": len(workflow.live),

@@ -175,7 +175,7 @@ async def test_a_workflow_is_quoted_explained_and_listed() -> None:
         assert quote["earliest_finish_s"] > 0
         workflow_id = declared.json()["id"]
         listed = (await running.http.get("/admin/workflows")).json()
-        assert [entry["workflow"] for entry in listed] == [workflow_id]
+        assert [entry["id"] for entry in listed] == [workflow_id]
         headers = {
             "x-headway-workflow-id": workflow_id,
             "x-headway-workflow": "text2sql",
@@ -185,7 +185,7 @@ async def test_a_workflow_is_quoted_explained_and_listed() -> None:
         await running.until_empty()
         explained = (await running.http.get(f"/v1/workflows/{workflow_id}")).json()
         assert explained["stages"][0]["name"] == "link"
-        assert explained["application"] == "text2sql"
+        assert explained["workflow"] == "text2sql"
         circular = await running.http.post(
             "/v1/workflows", json={"stages": [{"name": "a", "after": ["a"]}]}
         )

@@ -238,7 +238,7 @@ def test_too_many_workflows_push_out_the_one_silent_for_longest() -> None:
     world.at(3).arrive("c3", "w3")
     assert world.tracker.next_expiry_s() == 3
     assert [r.workflow_id for r in world.tracker.expire(3).ended] == ["w1"]
-    assert [w["workflow"] for w in world.tracker.workflows()] == ["w0", "w2", "w3"]
+    assert [w["id"] for w in world.tracker.workflows()] == ["w0", "w2", "w3"]
 
 
 def test_unknown_workflows_are_ignored() -> None:
@@ -316,7 +316,7 @@ def test_explain_tells_what_was_decided_and_what_came_of_it() -> None:
     (stage,) = explained.pop("stages")
     (call,) = stage.pop("calls")
     assert explained["met_slo"] is True
-    assert (explained["elapsed_s"], explained["deadline_s"]) == (5, 60)
+    assert (explained["elapsed_s"], explained["slo_s"]) == (5, 60)
     assert (stage["budget_s"], stage["predicted_s"], stage["actual_s"]) == (60, 5.5, 5)
     assert (call["instance"], call["queued_s"], call["urgency_s"]) == ("a100", 2, -3)
     assert (call["output_tokens"], call["outcome"], call["attempts"]) == (40, "ok", 1)

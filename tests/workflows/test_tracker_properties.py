@@ -135,14 +135,14 @@ class TrackerMachine(RuleBasedStateMachine):
         for call_id, workflow in self.live.items():
             by_workflow.setdefault(workflow, []).append(call_id)
         lines = self.tracker.workflows()
-        assert {line["workflow"] for line in lines} >= set(by_workflow)
+        assert {line["id"] for line in lines} >= set(by_workflow)
         for workflow, calls in by_workflow.items():
             assert list(self.tracker.live_calls(workflow)) == calls
         assert len(lines) <= max(SETTINGS.max_live, len(by_workflow) + 1)
         assert self.tracker.explainable <= SETTINGS.max_finished
         assert len(self.tracker.tools) <= SETTINGS.max_tools
         for line in lines:
-            workflow_id = WorkflowId(str(line["workflow"]))
+            workflow_id = WorkflowId(str(line["id"]))
             json.dumps(self.tracker.explain(workflow_id), allow_nan=False)
             assert self.tracker.remaining_work_s(workflow_id, work_s) >= 0
 
