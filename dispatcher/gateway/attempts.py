@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -36,6 +37,9 @@ from dispatcher.gateway.upstream import (
 
 #: An engine's error answer is read up to here.
 ERROR_BYTES_MAX = 256 * 1024
+#: Before an engine is sent a call again that it has failed; doubled each time.
+RETRY_PAUSE_S = 0.25
+RETRY_PAUSE_MAX_S = 2.0
 #: Statuses of an engine that another engine may not share.
 _OVERLOADED = frozenset({408, 425, 429, 503})
 _OUR_KEY_IS_WRONG = frozenset({401, 403})
@@ -121,7 +125,22 @@ class AttemptRunner:
     async def run(
         self, call: LiveCall, dispatch: Dispatch, post: Callable[[Event], None]
     ) -> AttemptResult:
-        """Try once. Never raises for what an engine or a client does."""
+        """Try once. Never raises for what an engine or a client does.
+
+        An engine that has failed this call gets it again after a pause only: one that dies refuses
+        all the attempts that a call has before it is seen to be down.
+        """
+        failed = call.failed_at.get(dispatch.instance_id, 0)
+        if failed:
+            await asyncio.sleep(min(RETRY_PAUSE_MAX_S, RETRY_PAUSE_S * 2 ** (failed - 1)))
+        result = await self._try(call, dispatch, post)
+        if result.retryable:
+            call.failed_at[dispatch.instance_id] = failed + 1
+        return result
+
+    async def _try(
+        self, call: LiveCall, dispatch: Dispatch, post: Callable[[Event], None]
+    ) -> AttemptResult:
         engine = self._engines.engine(dispatch.instance_id)
         if engine is None:
             return self._failed(call, 503, "the engine has left the fleet", "down")

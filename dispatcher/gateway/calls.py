@@ -29,6 +29,7 @@ class LiveCall:
         "done",
         "error",
         "facts",
+        "failed_at",
         "failure",
         "headers",
         "length",
@@ -81,6 +82,8 @@ class LiveCall:
         self.complete = False
         #: the best answer where no further attempt succeeds
         self.failure: ApiError | None = None
+        #: attempts that failed, by instance
+        self.failed_at: dict[str, int] = {}
         #: what to answer in the end; `None`: the response stands as it is
         self.error: ApiError | None = None
         #: the estimate it was dispatched under
@@ -97,6 +100,11 @@ class LiveCall:
     def visible(self) -> bool:
         """Whether the client has seen some of an engine's answer, or is about to."""
         return self.sent or (self.pump is not None and self.pump.outcome.first_byte_sent)
+
+    @property
+    def answered(self) -> bool:
+        """Whether the response has been ended."""
+        return self.complete or (self.pump is not None and self.pump.outcome.response_complete)
 
     def relayed(self, outcome: RelayOutcome) -> None:
         """A stream's relay is over, however it ended."""

@@ -149,3 +149,21 @@ async def test_engines_that_refuse_our_key_are_a_502_that_says_so() -> None:
         engine.locked = False
         await running.until_up(1)
         assert (await running.chat()).status_code == 200
+
+
+async def test_a_call_outlives_the_moment_in_which_its_only_engine_dies() -> None:
+    """A dying engine fails faster than it is seen to be down: it is not asked thrice at once."""
+    dying = 0.2
+    loop = asyncio.get_running_loop()
+    first_s: list[float] = []
+
+    async def dies(request: Request, body: dict[str, object]) -> Response:
+        first_s.append(loop.time())
+        if loop.time() - first_s[0] < dying:
+            return JSONResponse({"error": {"message": "dying"}}, status_code=500)
+        return await ok(request, body)
+
+    async with scripted(dies) as (engine,), gateway([engine.url]) as running:
+        response = await running.chat()
+        assert response.status_code == 200
+        assert len(engine.bodies) == 2
