@@ -25,9 +25,9 @@ from drive import (
 from engines import FAST, MODEL, Engine
 from gateway_process import Gateway
 
-CALLS = 12
+OPENED = 4
+CALLS = 8
 TOKENS = 200
-#: Of four seats; the fourth computes an answer of which nothing is sent before its end.
 BEGUN = ["chat", "completions", "responses"]
 
 
@@ -61,11 +61,13 @@ async def test_an_engine_killed_in_the_middle(
             answer, lines = await stack.enter_async_context(stream)
             assert answer.headers["x-headway-instance"] == "victim"
             begun.append(lines)
-        calls = [asyncio.create_task(unsent(http, gateway, n)) for n in range(CALLS)]
-        # Two calls wait inside the victim, one of them a response that it has opened; more wait
-        # for its seats.
-        await becomes(running_in, http, victim.url, 4)
-        await becomes(waiting_in, http, victim.url, 2)
+        # The engine's fourth seat computes an answer of which nothing is sent before its end.
+        whole = asyncio.create_task(unsent(http, gateway, "completions", LONG, "victim-only"))
+        await becomes(running_in, http, victim.url, victim.max_num_seqs)
+        # Half of these wait inside the victim, which has opened their streams.
+        calls = [asyncio.create_task(unsent(http, gateway, "responses")) for _ in range(OPENED)]
+        await becomes(waiting_in, http, victim.url, OPENED / 2)
+        calls += [asyncio.create_task(unsent(http, gateway, "completions")) for _ in range(CALLS)]
         await eventually(lambda: waits_for(http, gateway, "victim"), "calls wait for the victim")
         strike(victim)
         ends = [data_of("\n".join([line async for line in lines])) for lines in begun]
@@ -75,8 +77,8 @@ async def test_an_engine_killed_in_the_middle(
 
     answers = await asyncio.gather(*calls)
     assert [answer.text for answer in answers if answer.status_code != 200] == []
-    assert [tokens_of(answer) for answer in answers] == [TOKENS] * CALLS
-    assert any(answer.headers["x-headway-instance"] == "survivor" for answer in answers)
+    assert [tokens_of(answer) for answer in answers] == [TOKENS] * (OPENED + CALLS)
+    assert {answer.headers["x-headway-instance"] for answer in answers} == {"survivor"}
     await eventually(lambda: up_is(http, gateway, "victim", 0), "the victim is seen to be down")
     assert await gateway.gauge(http, "retries_total") >= 1
 
@@ -89,18 +91,21 @@ async def test_an_engine_killed_in_the_middle(
     )
     assert again.status_code == 200, again.text
     assert again.headers["x-headway-instance"] == "victim"
+    assert tokens_of(await whole) == LONG, "it has waited for the only engine with its model"
     await eventually(lambda: gateway.is_empty(http), "the gateway is empty")
 
 
-async def unsent(http: httpx.AsyncClient, gateway: Gateway, number: int) -> httpx.Response:
-    """A call that may go elsewhere, as nothing of it has been sent: whole, or still in a heap.
-
-    In pairs, so that round robin gives each engine both kinds.
-    """
-    endpoint = "responses" if number // 2 % 2 else "completions"
-    body = body_for(endpoint, "nothing of this is sent before it is computed", TOKENS)
+async def unsent(
+    http: httpx.AsyncClient,
+    gateway: Gateway,
+    endpoint: str,
+    tokens: int = TOKENS,
+    model: str = MODEL,
+) -> httpx.Response:
+    """A call that may go elsewhere, as nothing of it has been sent: whole, or still in a heap."""
+    body = body_for(endpoint, "nothing of this is sent before it is computed", tokens, model=model)
     body["stream"] = endpoint == "responses"
-    return await http.post(gateway.url + PATHS[endpoint], json=body)
+    return await http.post(gateway.url + PATHS[endpoint], json=body, timeout=120)
 
 
 def is_error(event: Any) -> bool:
