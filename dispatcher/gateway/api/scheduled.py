@@ -127,7 +127,13 @@ class ScheduledEndpoint:
 
     async def _run(self, call: LiveCall, *, early: bool) -> None:
         driver = self._gateway.driver
-        call.watch.add(lambda: driver.cancel(call))
+
+        def gone() -> None:
+            # a server tells the end of a response as a disconnect too
+            if not call.answered:
+                driver.cancel(call)
+
+        call.watch.add(gone)
         try:
             if early:
                 await call.start_early()

@@ -48,10 +48,12 @@ class Dialect(Protocol):
     def classify(self, event: bytes) -> EventKind:
         """Tell what one event is; `event` has its field lines, with or without the blank one."""
 
-    def token_prefix(self, event: bytes) -> bytes | None:
+    def token_prefix(self, event: bytes, other: bytes = b"") -> bytes | None:
         """Return the part of a token event's start by which the next ones are known; or None.
 
-        Whatever starts so is a token event, or, where `usage_on_request`, a usage event.
+        Whatever starts so is a token event, or, where `usage_on_request` and the part does not
+        reach into the first choice (`[{`), a usage event. `other` is a part that was returned
+        for an earlier event of the stream and is not how this one starts.
         """
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
@@ -71,6 +73,7 @@ _ROLE_ONLY = re.compile(
     rb'"delta"\s*:\s*\{\s*"role"\s*:\s*"[^"]*"\s*'
     rb'(?:,\s*"[a-z_]+"\s*:\s*(?:""|null|\[\s*\])\s*)*\}'
 )
+_FIRST_CHOICE = re.compile(rb'"choices"\s*:\s*\[\{')
 _CHAT_PREFIX = re.compile(rb'data: ?\{\s*"(?:id"\s*:\s*"|choices"\s*:\s*\[\s*\{)')
 
 
@@ -116,9 +119,15 @@ class _Choices:
             return EventKind.OTHER
         return EventKind.TOKEN
 
-    def token_prefix(self, event: bytes) -> bytes | None:
+    def token_prefix(self, event: bytes, other: bytes = b"") -> bytes | None:
         match = _CHAT_PREFIX.match(event)
-        return match[0] if match else None
+        if match is None:
+            return None
+        # Up to its choices a stream's events are alike, unless the engine dates each of them.
+        choice = _FIRST_CHOICE.search(event)
+        if choice is None or other:
+            return match[0]
+        return event[: choice.end()]
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         usage = payload.get("usage")
@@ -163,7 +172,7 @@ class _NamedEvents:
             return EventKind.TOKEN
         return EventKind.ERROR if _ERROR_DATA.search(event) else EventKind.OTHER
 
-    def token_prefix(self, event: bytes) -> bytes | None:
+    def token_prefix(self, event: bytes, other: bytes = b"") -> bytes | None:
         return event[: event.index(b"\n") + 1] if event.startswith(b"event:") else None
 
 

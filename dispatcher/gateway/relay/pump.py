@@ -74,7 +74,8 @@ class StreamPump:
         # From the engine.
         self._splitter = EventSplitter()
         self._prefix = self._learned = _NO_PREFIX
-        self._end, self._end_bytes = b"\n\n", 2
+        #: How a token event ends, how many line feeds it has, and what lies between two of them.
+        self._end, self._lines, self._joint = b"\n\n", 2, b""
         self._latest = b""
         self._events = 0
         self._tokens = 0
@@ -94,14 +95,17 @@ class StreamPump:
 
     def on_data(self, data: bytes, last: bool) -> None:
         """Forward what one read brought; the common case is one whole token event."""
+        tokens = 0
         if (
             data.startswith(self._prefix)
-            and data.find(self._end) + self._end_bytes == len(data)
+            and data.endswith(self._end)
             and not last
-            and (self._hazard not in data or self._dialect.classify(data) is EventKind.TOKEN)
+            and self._hazard not in data
         ):
-            self._events += 1
-            self._tokens += 1
+            tokens = 1 if data.count(b"\n") == self._lines else self._whole_tokens(data)
+        if tokens:
+            self._events += tokens
+            self._tokens += tokens
             self._latest = data
             now_s = self._last_token_s = self._clock()
             if now_s >= self._report_s or self._tokens >= self._report_at:
@@ -203,6 +207,11 @@ class StreamPump:
             self._conclude("the stream ended without its end mark")
         return b"".join(kept)
 
+    def _whole_tokens(self, data: bytes) -> int:
+        """How many token events a read is, each whole and starting as learned; 0 if it is not."""
+        events, more_lines = divmod(data.count(b"\n"), self._lines)
+        return 0 if more_lines or data.count(self._joint) != events - 1 else events
+
     def _hold(self, event: bytes) -> bool:
         """Keep an opening event back, so that the call can still go elsewhere."""
         if self._forwarded or len(self._opening) >= _OPENING_EVENTS:
@@ -222,9 +231,21 @@ class StreamPump:
             self._report(now_s)
         if event.startswith(self._learned):
             return
-        self._learned = self._dialect.token_prefix(event) or _NO_PREFIX
+        self._learn(event)
+
+    def _learn(self, event: bytes) -> None:
+        """Take a token event as the pattern for those that follow."""
+        known = b"" if self._learned is _NO_PREFIX else self._learned
         self._end = b"\r\n\r\n" if event.endswith(b"\r\n\r\n") else b"\n\n"
-        self._end_bytes = len(self._end)
+        prefix = self._dialect.token_prefix(event, known) or _NO_PREFIX
+        self._learned, self._joint = prefix, self._end + prefix
+        self._lines = self._joint.count(b"\n")
+        if event.count(b"\n") != self._lines:
+            self._learned = (
+                _NO_PREFIX  # Lines that the pattern does not tell: none is taken as one.
+            )
+        if self._dialect.usage_on_request:
+            self._hazard = _NO_PREFIX if prefix.endswith(b"[{") else b"[]"
 
     def _report(self, now_s: float) -> None:
         self._report_at = self._tokens + PROGRESS_EVENTS
@@ -349,7 +370,8 @@ class StreamPump:
     def _account(self) -> None:
         outcome = self.outcome
         if outcome.usage is None and b'"usage"' in self._latest:
-            self._read_usage(self._latest)
+            # a read of several events is kept whole: the last of them is meant
+            self._read_usage(self._latest[max(0, self._latest.rfind(self._joint)) :])
         outcome.events = self._events
         outcome.output_tokens = self._tokens
         if self._tokens:
