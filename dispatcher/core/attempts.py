@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from dispatcher.core.call import Attempt, Call, Place
 from dispatcher.core.commands import Dispatch
 from dispatcher.core.errors import InvariantError
@@ -11,6 +13,15 @@ from dispatcher.core.ports import AttemptTiming, CostModel, LengthPredictor, Pol
 from dispatcher.core.types import AttemptId, Outcome, SeatTag, Usage
 
 _PRIORITY_BOUND = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An attempt that is worked out and not yet booked."""
+
+    attempt: Attempt
+    compute_s: float
+    engine_priority: int
 
 
 class Attempts:
@@ -26,32 +37,39 @@ class Attempts:
         self._epoch_s = epoch_s
         self._made = 0
 
-    def send(
+    def prepare(
         self, call: Call, instance: Instance, seat: SeatTag, policy: Policy, now_s: float
-    ) -> Dispatch:
-        """Book a new attempt; the command that makes it real."""
-        compute_s = self._fleet.compute_s(call, instance)
+    ) -> Prepared:
+        """Work out all that sending needs. Books nothing: whatever raises here does no harm."""
         start_s = policy.ordering.latest_start_s(call, instance, self._fleet, now_s)
-        self._made += 1
+        seats = call.spec.seats
         attempt = Attempt(
-            attempt_id=AttemptId(self._made),
+            attempt_id=AttemptId(self._made + 1),
             call=call,
             instance=instance,
             seat=seat,
             dispatched_s=now_s,
             resumed_tokens=call.generated_tokens,
-            pending_prefill_s=self._fleet.prefill_s(call, instance),
-            remaining_tokens=call.remaining_tokens,
+            pending_prefill_s=self._fleet.prefill_s(call, instance) * seats,
+            remaining_tokens=call.remaining_tokens * seats,
             context_tokens=context_tokens(call),
         )
+        compute_s = self._fleet.compute_s(call, instance)
+        return Prepared(attempt, compute_s, self._engine_priority(start_s))
+
+    def send(self, prepared: Prepared, now_s: float) -> Dispatch:
+        """Book a prepared attempt; the command that makes it real."""
+        attempt = prepared.attempt
+        call, instance = attempt.call, attempt.instance
+        self._made += 1
         call.place = Place.IN_FLIGHT
         call.instance = instance
         call.attempt = attempt
         call.served_by = instance.instance_id
         call.attempts_made += 1
-        call.predicted_compute_s = compute_s
+        call.predicted_compute_s = prepared.compute_s
         # HexGen-Flow, Eq. 7: positive is already late
-        call.urgency_s = compute_s - (call.budget.stage_deadline_s - now_s)
+        call.urgency_s = prepared.compute_s - (call.budget.stage_deadline_s - now_s)
         if call.first_dispatched_s is None:
             call.first_dispatched_s = now_s
         instance.add(attempt, now_s)
@@ -60,7 +78,7 @@ class Attempts:
             call.call_id,
             attempt.attempt_id,
             instance.instance_id,
-            self._engine_priority(start_s),
+            prepared.engine_priority,
             call.generated_tokens,
         )
 
@@ -90,7 +108,11 @@ class Attempts:
         if attempt is None:
             raise InvariantError(f"attempt {event.attempt_id} ended twice or was never sent")
         usage = event.usage
-        _count_tokens(attempt, event.output_tokens if usage is None else usage.output_tokens)
+        if usage is None:
+            _count_tokens(attempt, event.output_tokens)
+        else:
+            # the engine's word wins, also where we had counted more
+            _correct_tokens(attempt, usage.output_tokens)
         if event.first_token_s is not None and attempt.first_token_s is None:
             self._note_first_token(attempt, event.first_token_s)
         attempt.instance.drop(attempt, now_s)
@@ -131,7 +153,12 @@ class Attempts:
 
 
 def _count_tokens(attempt: Attempt, output_tokens: int) -> None:
-    new = max(0, output_tokens - attempt.output_tokens)
+    """Take a running count; one that falls behind an earlier one says nothing new."""
+    _correct_tokens(attempt, max(attempt.output_tokens, output_tokens))
+
+
+def _correct_tokens(attempt: Attempt, output_tokens: int) -> None:
+    new = output_tokens - attempt.output_tokens
     attempt.output_tokens += new
     attempt.call.generated_tokens += new
     attempt.instance.tokens_total += new

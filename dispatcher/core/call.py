@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dispatcher.core.types import (
     AttemptId,
@@ -31,6 +31,13 @@ class Place(StrEnum):
     ENDED = "ended"
 
 
+class Lane(NamedTuple):
+    """Held calls that the same instances can serve, and prefer, share a queue."""
+
+    candidates: frozenset[InstanceId]
+    avoid: frozenset[InstanceId]
+
+
 @dataclass(slots=True, eq=False)
 class Call:
     """A call from arrival to end."""
@@ -50,6 +57,9 @@ class Call:
     avoid: set[InstanceId] = field(default_factory=set)
     generated_tokens: int = 0
     attempts_made: int = 0
+    failures: int = 0
+    #: as it was when it was last held
+    lane: Lane | None = None
     attempt: Attempt | None = None
     #: where its last attempt went
     served_by: InstanceId | None = None
@@ -70,7 +80,7 @@ class Call:
 
     @property
     def remaining_tokens(self) -> float:
-        """max(1, L_hat - g) per sequence (ALGORITHMS, section 0: `rem`)."""
+        """max(1, L_hat - g) per sequence (what is left of L_hat)."""
         return max(1.0, self.length.expected_tokens - self.generated_tokens / self.spec.seats)
 
 
@@ -87,7 +97,8 @@ class Attempt:
     resumed_tokens: int = 0
     first_token_s: float | None = None
     output_tokens: int = 0
-    stopping: bool = False
+    preempting: bool = False
+    aborting: bool = False
     #: what it adds to its instance's load
     pending_prefill_s: float = 0.0
     remaining_tokens: float = 0.0

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from dispatcher.core import events as ev
-from dispatcher.core.attempts import Attempts
+from dispatcher.core.attempts import Attempts, Prepared
 from dispatcher.core.call import Attempt, Call, Place
 from dispatcher.core.commands import (
     Abort,
@@ -24,6 +25,7 @@ from dispatcher.core.commands import (
 )
 from dispatcher.core.errors import InvariantError
 from dispatcher.core.fleet import Fleet, Instance
+from dispatcher.core.membership import Membership
 from dispatcher.core.placing import Placing
 from dispatcher.core.ports import (
     CostModel,
@@ -37,7 +39,6 @@ from dispatcher.core.records import Archive, call_record
 from dispatcher.core.types import (
     AttemptId,
     CallId,
-    LengthEstimate,
     Outcome,
     RejectReason,
     SeatTag,
@@ -46,6 +47,9 @@ from dispatcher.core.types import (
 from dispatcher.core.workflow_types import CallResult
 
 _RETRY_AFTER_BOUNDS_S = (1.0, 600.0)
+_PIECES_PER_EVENT = 64
+"""Calls given up, cancelled with their workflow or given a new budget per event. What is over waits
+for the next event, so that one large workflow does not stop the event loop of a gateway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +85,17 @@ class Coordinator:
         self.archive = Archive()
         self.fleet = Fleet(costs, tracker, self.calls)
         self._attempts = Attempts(self.fleet, lengths, costs, epoch_s)
-        self.placing = Placing(policy, self.fleet, self._dispatch)
+        self.placing = Placing(policy, self.fleet, self._prepare, self._dispatch)
+        self._membership = Membership(self.fleet, self.placing)
         self._lengths = lengths
         self._observers = tuple(observers)
         self._now_s = epoch_s
         self._sequence = 0
         self._commands: list[Command] = []
+        #: waiting calls whose budget is out of date
+        self._rebudget: dict[CallId, None] = {}
+        #: calls of cancelled workflows
+        self._to_cancel: dict[CallId, None] = {}
         #: the earliest `WakeAt` that has not come back as a tick
         self._wake_s: float | None = None
         self._policy_tick_s: float | None = None
@@ -103,10 +112,10 @@ class Coordinator:
             ev.PlanPosted: self._plan_posted,
             ev.WorkflowFinished: self._workflow_finished,
             ev.WorkflowCancelled: self._workflow_cancelled,
-            ev.InstanceUp: self._instance_up,
-            ev.InstanceObserved: self._instance_observed,
-            ev.InstanceDown: self._instance_down,
-            ev.InstanceDraining: self._instance_draining,
+            ev.InstanceUp: self._membership.up,
+            ev.InstanceObserved: self._membership.observed,
+            ev.InstanceDown: self._membership.down,
+            ev.InstanceDraining: self._membership.draining,
             ev.ModelSwapped: self._model_swapped,
             ev.PolicySwitched: self._policy_switched,
             ev.Tick: self._tick,
@@ -133,16 +142,21 @@ class Coordinator:
         """Take one event, change state, say what to do.
 
         Time must not run backwards; a step back (clocks differ by a hair between threads) is
-        taken as no time at all.
+        taken as no time at all. Where something raises half way, what was decided before it holds:
+        see `take_commands`.
         """
         self._now_s = now_s = max(now_s, self._now_s)
         self.fleet.now_s = now_s
-        commands: list[Command] = []
-        self._commands = commands
         self._handlers[type(event)](event)
         self._tell(event)
+        self._catch_up()
         self.placing.pump(now_s)
         self._wish_to_wake(now_s)
+        return self.take_commands()
+
+    def take_commands(self) -> list[Command]:
+        """What has been decided and not yet been handed out; only where `handle` has raised."""
+        commands, self._commands = self._commands, []
         return commands
 
     def _tell(self, event: ev.Event | ev.Dispatched) -> None:
@@ -160,13 +174,14 @@ class Coordinator:
         # predictors know a stage and an application by the names the tracker gave them
         spec = replace(spec, stage=placement.stage, application=placement.application)
         candidates = self.fleet.candidates(spec)
+        room_tokens = self.fleet.longest_output_tokens(candidates, spec.prompt_tokens)
         budget = self.tracker.budget(spec.call_id, self.fleet.work_s(candidates), now_s)
         call = Call(
             spec=spec,
             sequence=self._sequence,
             arrived_s=now_s,
             enqueued_s=now_s,
-            length=self._lengths.predict(spec),
+            length=self._lengths.predict(spec).capped(room_tokens),
             placement=placement,
             budget=budget,
             candidates=candidates,
@@ -176,21 +191,20 @@ class Coordinator:
             self._reject(call, RejectReason.DEADLINE)
         elif not self.fleet.available(call):
             self._reject(call, RejectReason.NO_ENGINE)
-        elif len(self.placing) + spec.seats > self.limits.max_calls:
+        elif len(self.placing) >= self.limits.max_calls:
             self._reject(call, RejectReason.QUEUE_FULL)
         else:
             self._wait(call)
 
     def _wait(self, call: Call) -> None:
-        self.placing.add(call, self._now_s + self.limits.max_wait_s, self._now_s)
+        self.placing.add(call, self._now_s + self.limits.max_wait_s)
 
     def _estimate_ready(self, event: ev.EstimateReady) -> None:
         call = self.calls.get(event.call_id)
-        if call is not None:
-            self._set_length(call, event.length)
-
-    def _set_length(self, call: Call, length: LengthEstimate) -> None:
-        call.length = length
+        if call is None:
+            return
+        room_tokens = self.fleet.longest_output_tokens(call.candidates, call.spec.prompt_tokens)
+        call.length = event.length.capped(room_tokens)
         if call.attempt is not None:
             call.attempt.instance.progress(call.attempt, self._now_s)
         else:
@@ -204,8 +218,9 @@ class Coordinator:
     def _cancel(self, call: Call) -> None:
         call.cancelled = True
         if call.attempt is not None:
-            if not call.attempt.stopping:
-                call.attempt.stopping = True
+            # also where a preemption is under way, which the driver may have passed over
+            if not call.attempt.aborting:
+                call.attempt.aborting = True
                 self._commands.append(Abort(call.attempt.attempt_id))
             return
         self.placing.remove(call)
@@ -234,19 +249,23 @@ class Coordinator:
             outcome,
             call.served_by,
             record.prompt_tokens,
-            record.output_tokens,
+            round(record.output_tokens / call.spec.seats),
             record.cached_tokens,
         )
         self._apply(self.tracker.call_ended(call.call_id, result, now_s))
 
     # --- attempts ---
 
-    def _dispatch(self, call: Call, instance: Instance, seat: SeatTag) -> None:
-        command = self._attempts.send(call, instance, seat, self.policy, self._now_s)
+    def _prepare(self, call: Call, instance: Instance, seat: SeatTag) -> Prepared:
+        return self._attempts.prepare(call, instance, seat, self.policy, self._now_s)
+
+    def _dispatch(self, prepared: Prepared) -> None:
+        call, instance_id = prepared.attempt.call, prepared.attempt.instance.instance_id
+        command = self._attempts.send(prepared, self._now_s)
         urgency_s = call.urgency_s or 0.0
-        self.tracker.call_dispatched(call.call_id, instance.instance_id, urgency_s, self._now_s)
+        self.tracker.call_dispatched(call.call_id, instance_id, urgency_s, self._now_s)
         self._commands.append(command)
-        self._tell(ev.Dispatched(call, command.attempt_id, instance.instance_id))
+        self._tell(ev.Dispatched(call, command.attempt_id, instance_id))
 
     def _first_token(self, event: ev.FirstToken) -> None:
         self._attempts.first_token(event.attempt_id, self._now_s)
@@ -259,8 +278,7 @@ class Coordinator:
         instance = attempt.instance
         self.placing.touch(instance)
         self._after_attempt(attempt.call, instance, event)
-        if instance.removing and not instance.attempts:
-            self._leave(instance)
+        self._membership.leave_when_empty(instance)
 
     def _after_attempt(self, call: Call, instance: Instance, event: ev.AttemptEnded) -> None:
         outcome = event.outcome
@@ -269,6 +287,8 @@ class Coordinator:
         elif call.cancelled or outcome is Outcome.CANCELLED:
             self._end(call, Outcome.CANCELLED, event.usage)
         elif outcome is Outcome.PREEMPTED:
+            if not event.resumable:
+                call.generated_tokens = 0
             self._wait(call)
         elif not event.retryable:
             self._end(call, Outcome.ENGINE_ERROR, event.usage)
@@ -276,7 +296,9 @@ class Coordinator:
             call.avoid.add(instance.instance_id)
             # what reached nobody does not count as generated
             call.generated_tokens = 0
-            if call.attempts_made >= self.limits.max_attempts:
+            call.first_token_s = None
+            call.failures += 1
+            if call.failures >= self.limits.max_attempts:
                 self._reject(call, RejectReason.ENGINE_FAILED, event.detail)
             else:
                 self._wait(call)
@@ -284,19 +306,29 @@ class Coordinator:
     # --- workflows ---
 
     def _apply(self, update: TrackerUpdate) -> None:
-        """Carry out what an event meant to the workflows."""
-        for call_id in update.rebudget:
+        """Carry out what an event meant to the workflows; new budgets follow in `_catch_up`."""
+        self._rebudget.update(dict.fromkeys(update.rebudget))
+        if update.stage_ended:
+            self.placing.drop_plan()
+        self._commands.extend(RecordWorkflow(record) for record in update.ended)
+
+    def _catch_up(self) -> None:
+        """Do a piece of what earlier events, or this one, have left to do."""
+        for call_id in list(islice(self._to_cancel, _PIECES_PER_EVENT)):
+            del self._to_cancel[call_id]
+            call = self.calls.get(call_id)
+            if call is not None:
+                self._cancel(call)
+        for call_id in list(islice(self._rebudget, _PIECES_PER_EVENT)):
+            del self._rebudget[call_id]
             call = self.calls.get(call_id)
             if call is not None and call.attempt is None:
                 work_s = self.fleet.work_s(call.candidates)
                 call.budget = self.tracker.budget(call_id, work_s, self._now_s)
                 self.placing.refresh(call, self._now_s)
-        if update.stage_ended:
-            self.placing.drop_plan()
-        self._commands.extend(RecordWorkflow(record) for record in update.ended)
 
     def _workflow_declared(self, event: ev.WorkflowDeclared) -> None:
-        self.tracker.declare(event.declaration, self._now_s)
+        self._apply(self.tracker.declare(event.declaration, self._now_s))
 
     def _stage_reported(self, event: ev.StageReported) -> None:
         self._apply(
@@ -312,53 +344,8 @@ class Coordinator:
         self._apply(self.tracker.finish(event.workflow_id, self._now_s, cancelled=False))
 
     def _workflow_cancelled(self, event: ev.WorkflowCancelled) -> None:
-        live = list(self.tracker.live_calls(event.workflow_id))
+        self._to_cancel.update(dict.fromkeys(self.tracker.live_calls(event.workflow_id)))
         self._apply(self.tracker.finish(event.workflow_id, self._now_s, cancelled=True))
-        for call_id in live:
-            call = self.calls.get(call_id)
-            if call is not None:
-                self._cancel(call)
-
-    # --- instances ---
-
-    def _instance_up(self, event: ev.InstanceUp) -> None:
-        instance = self.fleet.join(event.spec)
-        instance.up = True
-        instance.draining = instance.removing = False
-        self.placing.joined(instance)
-
-    def _instance_observed(self, event: ev.InstanceObserved) -> None:
-        instance = self.fleet.get(event.instance_id)
-        instance.gauges = event.gauges
-        if instance.controller is not None:
-            before = instance.seats
-            seats = instance.controller.observe(
-                self._now_s,
-                event.gauges,
-                in_use=instance.seats_in_use,
-                backlog=instance.queued > 0 or self.placing.held > 0,
-                tokens_total=instance.tokens_total,
-            )
-            if seats > before:
-                self.placing.touch(instance)
-
-    def _instance_down(self, event: ev.InstanceDown) -> None:
-        instance = self.fleet.get(event.instance_id)
-        instance.up = False
-        self.fleet.changed()
-        self.placing.lost(instance)
-
-    def _instance_draining(self, event: ev.InstanceDraining) -> None:
-        instance = self.fleet.get(event.instance_id)
-        instance.draining = True
-        instance.removing = instance.removing or event.remove
-        self.placing.lost(instance)
-        if instance.removing and not instance.attempts:
-            self._leave(instance)
-
-    def _leave(self, instance: Instance) -> None:
-        self.fleet.leave(instance)
-        self.placing.left(instance)
 
     # --- policy and time ---
 
@@ -378,7 +365,7 @@ class Coordinator:
         now_s = self._now_s
         if self._wake_s is not None and now_s >= self._wake_s:
             self._wake_s = None
-        for call in self.placing.impatient(now_s):
+        for call in islice(self.placing.impatient(now_s), _PIECES_PER_EVENT):
             self.placing.remove(call)
             self._reject(call, RejectReason.QUEUE_TIMEOUT)
         expiry_s = self.tracker.next_expiry_s()
@@ -394,12 +381,13 @@ class Coordinator:
             return
         for attempt_id in self.policy.preemption.preempt(self.fleet, self._now_s):
             attempt = self.attempts.get(attempt_id)
-            if attempt is not None and not attempt.stopping:
-                attempt.stopping = True
+            if attempt is not None and not (attempt.preempting or attempt.aborting):
+                attempt.preempting = True
                 self._commands.append(Preempt(attempt_id))
 
     def _wish_to_wake(self, now_s: float) -> None:
         wishes = (
+            now_s if self._rebudget or self._to_cancel else None,
             self.placing.next_wake_s(now_s),
             self.tracker.next_expiry_s(),
             self._policy_tick_s,

@@ -69,6 +69,8 @@ class AttemptEnded:
     """As the driver counted; `usage` wins."""
     first_token_s: float | None = None
     """For drivers that learn it only at the end (non-streaming: unknown, `None`)."""
+    resumable: bool = False
+    """A preempted attempt's tokens can be gone on from; else the call begins again."""
     retryable: bool = False
     """Nothing has reached the client, so another instance may try."""
     detail: str = ""

@@ -1,8 +1,9 @@
 """The instances: what is queued and in flight at each, and what the cost model says of it.
 
 Loads are kept as running sums, so that a backlog costs O(1) however much waits:
-W = (sum of queued t_comp + sum of in-flight rem) / m (ALGORITHMS, section 0), where decode time is
-tokens x TPOT and TPOT is one figure for the whole instance at its present load.
+W = (sum of queued t_comp + sum of in-flight rem) / m, where decode time is tokens x TPOT and TPOT
+is one figure for the whole instance at its present load. A call of several sequences counts once
+per sequence, since it takes as many of the m seats.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Instance:
         self.tokens_total = 0
         #: share of prompt tokens found in its prefix cache, moving average
         self.cached_share = 0.0
+        self.queued_seats = 0
         self.queued_prefill_s = 0.0
         self.queued_output_tokens = 0.0
         self.pending_prefill_s = 0.0
@@ -57,6 +59,8 @@ class Instance:
         self.running_integral = 0.0
         self.resident_integral = 0.0
         self._integrated_s = 0.0
+        #: TPOT at the present load; `None` when that has changed
+        self.tpot_s: float | None = None
         self._attempts: dict[AttemptId, Attempt] = {}
         self.in_flight: Mapping[AttemptId, AttemptView] = MappingProxyType(self._attempts)
         self.respec(spec)
@@ -64,6 +68,7 @@ class Instance:
     def respec(self, spec: InstanceSpec) -> None:
         """Take what the instance now says of itself; learned seats are kept."""
         self.spec = spec
+        self.tpot_s = None
         if spec.seats is not None:
             self.controller = None
         elif self.controller is None:
@@ -110,6 +115,7 @@ class Instance:
 
     def integrate(self, now_s: float) -> None:
         """Bring the time integrals of the load up to now; before every change of it."""
+        self.tpot_s = None
         span_s = now_s - self._integrated_s
         self.running_integral += span_s * self.seats_in_use
         self.resident_integral += span_s * self.in_flight_tokens
@@ -145,7 +151,7 @@ class Instance:
         if attempt.first_token_s is not None and attempt.pending_prefill_s:
             self.pending_prefill_s -= attempt.pending_prefill_s
             attempt.pending_prefill_s = 0.0
-        remaining = call.remaining_tokens
+        remaining = call.remaining_tokens * call.spec.seats
         self.remaining_tokens += remaining - attempt.remaining_tokens
         attempt.remaining_tokens = remaining
         context = context_tokens(call)
@@ -180,6 +186,8 @@ class Fleet:
         self.instances: Mapping[InstanceId, InstanceView] = MappingProxyType(self._all)
         #: candidate set -> (computed at, prefill at 0 tokens, prefill per token, TPOT), all means
         self._means: dict[frozenset[InstanceId], tuple[float, float, float, float]] = {}
+        #: what a call asks for -> (longest prompt that all of them take, instances)
+        self._fits: dict[tuple[object, ...], tuple[int, frozenset[InstanceId]]] = {}
         self.now_s = 0.0
 
     # --- membership ---
@@ -205,17 +213,19 @@ class Fleet:
         else:
             instance.respec(spec)
         self._costs.add_instance(spec)
-        self._means.clear()
+        self.changed()
         return instance
 
     def leave(self, instance: Instance) -> None:
         """It is gone for good."""
         del self._all[instance.instance_id]
-        self._means.clear()
+        self._costs.remove_instance(instance.instance_id)
+        self.changed()
 
     def changed(self) -> None:
-        """An instance came or went: means are stale."""
+        """An instance came, went or serves other things: what was worked out is stale."""
         self._means.clear()
+        self._fits.clear()
 
     def candidates(self, spec: CallSpec) -> frozenset[InstanceId]:
         """Instances that can serve the call, up or not.
@@ -223,8 +233,18 @@ class Fleet:
         A prompt thought too long for every instance goes to those with the longest context: the
         estimate may be wrong, and the engine's own refusal says what is right.
         """
-        fits = frozenset(i.instance_id for i in self._all.values() if i.fits(spec))
+        asked = (spec.model, spec.task, spec.modalities, spec.pinned_to)
+        known = self._fits.get(asked)
+        if known is not None and spec.prompt_tokens <= known[0]:
+            return known[1]
+        found = [i for i in self._all.values() if i.fits(spec)]
+        fits = frozenset(i.instance_id for i in found)
         if fits:
+            if len(self._fits) >= _MEANS_BOUND:
+                self._fits.clear()
+            # only what fits a short prompt answers for every shorter one
+            if len(found) == sum(spec.model in i.spec.models for i in self._all.values()):
+                self._fits[asked] = (min(i.spec.max_model_len for i in found), fits)
             return fits
         serving = [
             i
@@ -266,10 +286,18 @@ class Fleet:
 
     def tpot_s(self, instance: InstanceView) -> float:
         """Time per output token at the load the instance is about to have."""
-        in_use = instance.seats_in_use
-        running = max(1, min(instance.seats, in_use + instance.queued + 1))
-        per_call = instance.in_flight_tokens / in_use if in_use else 0.0
-        return self._costs.tpot_s(instance.spec.instance_id, running, per_call * running)
+        own = self._all[instance.spec.instance_id]
+        if own.tpot_s is None:
+            in_use = own.seats_in_use
+            running = max(1, min(own.seats, in_use + own.queued_seats + 1))
+            per_sequence = own.in_flight_tokens / in_use if in_use else 0.0
+            own.tpot_s = self._costs.tpot_s(own.instance_id, running, per_sequence * running)
+        return own.tpot_s
+
+    def longest_output_tokens(self, candidates: frozenset[InstanceId], prompt_tokens: int) -> int:
+        """Most output that any of them has room for; at least 1."""
+        lengths = (i.spec.max_model_len for i in self._all.values() if i.instance_id in candidates)
+        return max(1, max(lengths, default=1) - prompt_tokens)
 
     def compute_s(self, call: CallView, instance: InstanceView) -> float:
         """t_comp = t_pre + L_hat x TPOT (HexGen-Flow, Eq. 2)."""

@@ -47,7 +47,7 @@ def _one_place(coordinator: Coordinator, call: Call) -> None:
     for lane, queue in coordinator.placing.lanes.items():
         if any(c is call for c in queue):
             places.append(Place.HELD)
-            _that(lane == call.candidates, f"{call.call_id} is held in another lane")
+            _that(lane == call.lane, f"{call.call_id} is held in another lane")
     for instance in coordinator.fleet:
         if any(c is call for c in instance.queue or ()):
             places.append(Place.QUEUED)
@@ -66,6 +66,7 @@ def _loads(instance: Instance) -> None:
     _that(seats == instance.seats_in_use, f"{instance.instance_id}: seats in use")
     context = sum(a.context_tokens for a in attempts)
     _that(context == instance.in_flight_tokens, f"{instance.instance_id}: tokens in flight")
+    _that(instance.queued_seats == sum(c.spec.seats for c in waiting), "seats queued for")
     sums = (
         (instance.queued_prefill_s, sum(c.queued_prefill_s for c in waiting)),
         (instance.queued_output_tokens, sum(c.queued_output_tokens for c in waiting)),
@@ -89,13 +90,14 @@ def _work_conserved(coordinator: Coordinator, instance: Instance) -> None:
             verdict = admission.admit(call, seat, instance, now_s)
             idle = isinstance(verdict, Admit)
             _that(not idle, f"{instance.instance_id}: a seat is free and {call.spec.call_id} waits")
-            return
     if not coordinator.policy.routing.late_binding or coordinator.policy.planner is not None:
         return
+    if any(call.spec.seats > 1 for call in coordinator.placing.waiting()):
+        return  # it may be gathering seats
     for seat in admission.open_seats(instance, now_s):
         for lane, queue in coordinator.placing.lanes.items():
             call = queue.select(seat, now_s)
-            if call is None or instance.instance_id not in lane:
+            if call is None or instance.instance_id not in lane.candidates:
                 continue
             if instance in coordinator.fleet.available(coordinator.calls[call.spec.call_id]):
                 chosen = coordinator.policy.routing.route(

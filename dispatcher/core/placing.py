@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
+from dispatcher.core.attempts import Prepared
 from dispatcher.core.call import Call, Place
 from dispatcher.core.errors import InvariantError
 from dispatcher.core.fleet import Fleet, Instance
@@ -17,31 +18,30 @@ from dispatcher.core.ports import Admit, Assignment, Policy
 from dispatcher.core.types import PLAIN_SEAT, InstanceId, SeatTag
 from dispatcher.core.waiting import Waiting
 
-MOVES_PER_EVENT = 64
-"""Calls placed anew per event; more wait for the next."""
+ROUTINGS_PER_EVENT = 256
+"""Instances weighed for calls that are placed anew, per event; more calls wait for the next."""
 _RESCORES_PER_TICK = 512
 
-Send = Callable[[Call, Instance, SeatTag], None]
+Prepare = Callable[[Call, Instance, SeatTag], Prepared]
+"""Works out an attempt; may raise, books nothing."""
+Send = Callable[[Prepared], None]
 """Carries out a decision: the call goes out, its load is booked."""
 
 
 class Placing(Waiting):
     """The decisions about what waits."""
 
-    def __init__(self, policy: Policy, fleet: Fleet, send: Send) -> None:
+    def __init__(self, policy: Policy, fleet: Fleet, prepare: Prepare, send: Send) -> None:
         super().__init__(policy, fleet)
+        self._prepare = prepare
         self._send = send
         self._plan: deque[Assignment] | None = None
 
-    def add(self, call: Call, patience_until_s: float, now_s: float) -> None:
+    def add(self, call: Call, patience_until_s: float) -> None:
         """A call begins to wait; `patience_until_s` must not fall from one `add` to the next."""
         self._patience[call.call_id] = (patience_until_s, call)
         self._plan = None
-        if self.moving:
-            # behind those that came first
-            self._move([call])
-        else:
-            self._place(call, now_s)
+        self._move([call])  # behind those that came first; `pump` places it
 
     # --- changes of the world ---
 
@@ -50,6 +50,7 @@ class Placing(Waiting):
         self.policy = policy
         self._plan = None
         self._deferred_until_s.clear()
+        self.moving.clear()
         calls = sorted(self.waiting(), key=lambda call: call.sequence)
         for instance in self._fleet:
             self._empty(instance)
@@ -61,11 +62,16 @@ class Placing(Waiting):
         """An instance came, came back, or serves other things now: held calls may go there."""
         if instance.queue is None:
             instance.queue = self.policy.ordering.queue(instance, self._fleet)
+        unfit = [call for call in self._own(instance.queue) if not instance.fits(call.spec)]
+        for call in unfit:
+            self._take_out(call)
+        self._move(unfit)
         self.touch(instance)
         self.reconsider_held()
 
     def reconsider_held(self) -> None:
         """The fleet has changed: who can serve the held calls is looked up anew."""
+        self._plan = None
         held = [call for queue in self.lanes.values() for call in self._own(queue)]
         self.lanes.clear()
         self._move(sorted(held, key=lambda call: call.sequence))
@@ -77,6 +83,7 @@ class Placing(Waiting):
         self._empty(instance)
         instance.queue = self.policy.ordering.queue(instance, self._fleet)
         self._deferred_until_s.pop(instance.instance_id, None)
+        self._plan = None
         self._held_dirty = True  # a held call may have preferred this instance to one with a seat
         self._move(calls)
 
@@ -91,10 +98,11 @@ class Placing(Waiting):
 
     def tick(self, now_s: float) -> None:
         """The policy's own period has passed: keys that move with time are refreshed."""
+        share = max(1, _RESCORES_PER_TICK // max(1, sum(1 for _ in self._queues())))
         for queue in self._queues():
             if len(queue):
                 # what is over the limit waits for the next tick
-                queue.rescore(now_s, _RESCORES_PER_TICK)
+                queue.rescore(now_s, share)
         for instance in self._fleet:
             self.touch(instance)
 
@@ -116,8 +124,10 @@ class Placing(Waiting):
 
     def pump(self, now_s: float) -> None:
         """Place what moves, then fill every seat that may be filled."""
-        for call_id in list(islice(self.moving, MOVES_PER_EVENT)):
-            self._place(self.moving.pop(call_id), now_s)
+        self._unfinished = False
+        for call in list(islice(self.moving.values(), self._pieces())):
+            self._place(call, now_s)
+            del self.moving[call.call_id]
         for instance_id, until_s in list(self._deferred_until_s.items()):
             if until_s <= now_s:
                 del self._deferred_until_s[instance_id]
@@ -131,6 +141,10 @@ class Placing(Waiting):
                 # a shorter queue may have room for a held call
                 self._held_dirty |= self._fill(instance, now_s) and bool(self.lanes)
 
+    def _pieces(self) -> int:
+        """Calls that one event may route: fewer where each has more instances to weigh."""
+        return max(1, ROUTINGS_PER_EVENT // max(1, len(self._fleet.instances)))
+
     def _release(self, now_s: float) -> None:
         """Held calls that may go now, go."""
         if self.policy.planner is not None:
@@ -143,8 +157,13 @@ class Placing(Waiting):
 
     def _route_held(self, now_s: float) -> None:
         """Early binding: calls that found no place are routed as soon as they find one."""
+        pieces = self._pieces()
         for lane in list(self.lanes):
-            for _ in range(MOVES_PER_EVENT):
+            while True:
+                if pieces == 0:
+                    self._unfinished = True
+                    return
+                pieces -= 1
                 queue = self.lanes.get(lane)
                 head = None if queue is None else queue.select(PLAIN_SEAT, now_s)
                 if head is None:
@@ -169,10 +188,11 @@ class Placing(Waiting):
                 for seat in self.policy.admission.open_seats(instance, now_s):
                     free.setdefault(seat, []).append(instance)
         for seat, instances in free.items():
-            heads = self._heads(seat, instances, now_s)
-            for call in heads:
+            for call in self._heads(seat, instances, now_s):
                 if self._bind(call, seat, instances, now_s):
                     return True
+                if not instances:
+                    break
         return False
 
     def _heads(self, seat: SeatTag, free: Sequence[Instance], now_s: float) -> list[Call]:
@@ -180,7 +200,7 @@ class Placing(Waiting):
         ids = {instance.instance_id for instance in free}
         heads = []
         for lane, queue in self.lanes.items():
-            if not ids.isdisjoint(lane):
+            if not ids.isdisjoint(lane.candidates):
                 view = queue.select(seat, now_s)
                 if view is not None:
                     heads.append(self._patience[view.spec.call_id][1])
@@ -189,9 +209,15 @@ class Placing(Waiting):
             heads.sort(key=lambda c: (*ordering.key(c, None, self._fleet, now_s), c.sequence))
         return heads
 
-    def _bind(self, call: Call, seat: SeatTag, instances: Sequence[Instance], now_s: float) -> bool:
+    def _bind(self, call: Call, seat: SeatTag, instances: list[Instance], now_s: float) -> bool:
+        """Send the call to one of these instances, where it may go.
+
+        A call that needs more seats than any of them has free keeps its first choice from those
+        behind it (it is taken off `instances`), or it would be passed by for ever.
+        """
         fit = self._fleet.available(call)
         able = [instance for instance in instances if instance in fit]
+        first: Instance | None = None
         while able:
             chosen = self.policy.routing.route(call, able, self._fleet, now_s)
             if chosen is None:
@@ -199,7 +225,10 @@ class Placing(Waiting):
             instance = self._fleet.get(chosen)
             if self._admit(call, seat, instance, now_s):
                 return True
+            first = first or instance
             able.remove(instance)
+        if first is not None and call.spec.seats > 1:
+            instances.remove(first)
         return False
 
     def _fill(self, instance: Instance, now_s: float) -> bool:
@@ -230,7 +259,9 @@ class Placing(Waiting):
         for seat in self.policy.admission.open_seats(instance, now_s):
             view = instance.queue.select(seat, now_s)
             if view is not None:
-                return self._admit(self._patience[view.spec.call_id][1], seat, instance, now_s)
+                call = self._patience[view.spec.call_id][1]
+                if self._admit(call, seat, instance, now_s):
+                    return True
         return False
 
     def _follow_plan(self, now_s: float) -> None:
@@ -256,8 +287,10 @@ class Placing(Waiting):
         self._plan = waiting or None
 
     def _assign(self, call: Call, instance_id: InstanceId, now_s: float) -> bool:
+        if instance_id not in self._fleet.instances:
+            return False
         instance = self._fleet.get(instance_id)
-        if not instance.available:
+        if not instance.available or not instance.fits(call.spec):
             return False
         seats = self.policy.admission.open_seats(instance, now_s)
         return bool(seats) and self._admit(call, seats[0], instance, now_s)
@@ -265,9 +298,10 @@ class Placing(Waiting):
     def _admit(self, call: Call, seat: SeatTag, instance: Instance, now_s: float) -> bool:
         verdict = self.policy.admission.admit(call, seat, instance, now_s)
         if isinstance(verdict, Admit):
+            prepared = self._prepare(call, instance, verdict.seat)
             del self._patience[call.call_id]
             self._take_out(call)
-            self._send(call, instance, verdict.seat)
+            self._send(prepared)
             return True
         if verdict.until_s is not None and verdict.until_s > now_s:
             self._deferred_until_s[instance.instance_id] = verdict.until_s

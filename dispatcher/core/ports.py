@@ -213,7 +213,7 @@ class LengthPredictor(Protocol):
         """At once, from what is learned; pure: the same state gives the same answer."""
 
     def learn(self, spec: CallSpec, output_tokens: int) -> None:
-        """One call has ended well with that many tokens."""
+        """One call has ended well with that many tokens per sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,10 +237,13 @@ class AttemptTiming:
 
 
 class CostModel(Protocol):
-    """Time on an instance (ALGORITHMS, section 0): linear prefill, linear TPOT."""
+    """Time on an instance: linear prefill, linear TPOT."""
 
     def add_instance(self, spec: InstanceSpec) -> None:
         """Start from its profile; what was learned under the same id is kept."""
+
+    def remove_instance(self, instance_id: InstanceId) -> None:
+        """It has left the fleet; what was learned of it may be kept a while."""
 
     def prefill_s(self, instance_id: InstanceId, uncached_tokens: float) -> float:
         """Time to first token without queueing; above 0."""
@@ -286,7 +289,7 @@ class WorkflowTracker(Protocol):
     def call_ended(self, call_id: CallId, result: CallResult, now_s: float) -> TrackerUpdate:
         """A call is over, well or not."""
 
-    def declare(self, declaration: WorkflowDeclaration, now_s: float) -> None:
+    def declare(self, declaration: WorkflowDeclaration, now_s: float) -> TrackerUpdate:
         """A workflow announced before its first call; a second time updates it."""
 
     def stage_reported(

@@ -85,6 +85,8 @@ class SeatController:
         return True
 
     def _climb(self, rate: float) -> None:
+        if rate <= 0.0:
+            return  # answers that come whole have told nothing in this window
         if self._trial is not None:
             before, rate_before = self._trial
             self._trial = None

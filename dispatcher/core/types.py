@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NewType
 
@@ -111,6 +111,13 @@ class LengthEstimate:
     source: str = "prior"
     """Which predictor, and which of its fallback steps, spoke."""
 
+    def capped(self, most_tokens: float) -> LengthEstimate:
+        """The same where no more than that can come; what is no number becomes that."""
+        if self.expected_tokens <= most_tokens:
+            return self
+        quantiles = tuple((p, min(tokens, most_tokens)) for p, tokens in self.quantiles)
+        return replace(self, expected_tokens=most_tokens, quantiles=quantiles)
+
     def quantile_tokens(self, probability: float) -> float:
         """Linear between the known quantiles, flat beyond them; the mean when none is known."""
         if not self.quantiles:
@@ -154,6 +161,8 @@ class EngineGauges:
     kv_usage: float = 0.0
     """Share of KV blocks in use, 0 to 1."""
     preemptions_total: int = 0
+    output_tokens_total: int | None = None
+    """Generated since the engine started; `None` where it does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dispatcher.core.call import Call, Place
+from dispatcher.core.call import Call, Lane, Place
 from dispatcher.core.fleet import Fleet, Instance
 from dispatcher.core.ports import CallQueue, Policy
 from dispatcher.core.types import CallId, InstanceId
-
-Lane = frozenset[InstanceId]
-"""Held calls that the same instances can serve share a queue."""
 
 
 class Waiting:
@@ -29,6 +26,8 @@ class Waiting:
         #: instances where something has changed since they were last filled
         self._dirty: dict[InstanceId, Instance] = {}
         self._held_dirty = False
+        #: held calls are left that could be routed, beyond what one event may do
+        self._unfinished = False
         #: waiting calls, oldest wait first -> when the wait becomes too long
         self._patience: dict[CallId, tuple[float, Call]] = {}
         #: moments at which an admission asked to be asked again
@@ -46,7 +45,7 @@ class Waiting:
 
     def next_wake_s(self, now_s: float) -> float | None:
         """When there is something to do without any event."""
-        wishes = [now_s] if self.moving else []
+        wishes = [now_s] if self.moving or self._unfinished else []
         if self._patience:
             wishes.append(next(iter(self._patience.values()))[0])
         wishes.extend(self._deferred_until_s.values())
@@ -76,7 +75,7 @@ class Waiting:
             self._book(call, instance)
             instance.queue.refresh(call, now_s)
         elif call.place is Place.HELD:
-            self.lanes[call.candidates].refresh(call, now_s)
+            self._lane_of(call).refresh(call, now_s)
 
     def impatient(self, now_s: float) -> Iterator[Call]:
         """Waiting calls whose time is up; the caller removes each before asking on."""
@@ -115,15 +114,20 @@ class Waiting:
         call.place = Place.HELD
         call.instance = None
         call.enqueued_s = now_s
-        lane = self.lanes.get(call.candidates)
-        if lane is None:
-            lane = self.policy.ordering.queue(None, self._fleet)
-            self.lanes[call.candidates] = lane
-        lane.push(call, now_s)
+        call.lane = Lane(call.candidates, frozenset(call.avoid))
+        queue = self.lanes.get(call.lane)
+        if queue is None:
+            queue = self.policy.ordering.queue(None, self._fleet)
+            self.lanes[call.lane] = queue
+        queue.push(call, now_s)
         self._held_dirty = True
         for instance_id in call.candidates.intersection(self._deferred_until_s):
             # room that is kept from others may be kept for this one
             del self._deferred_until_s[instance_id]
+
+    def _lane_of(self, call: Call) -> CallQueue:
+        assert call.lane is not None
+        return self.lanes[call.lane]
 
     def _enqueue(self, call: Call, instance: Instance, now_s: float) -> None:
         assert instance.queue is not None
@@ -139,8 +143,11 @@ class Waiting:
                 self.touch(other)
 
     def _book(self, call: Call, instance: Instance) -> None:
-        call.queued_prefill_s = self._fleet.prefill_s(call, instance)
-        call.queued_output_tokens = call.remaining_tokens
+        seats = call.spec.seats
+        call.queued_prefill_s = self._fleet.prefill_s(call, instance) * seats
+        call.queued_output_tokens = call.remaining_tokens * seats
+        instance.queued_seats += seats
+        instance.tpot_s = None
         instance.queued_prefill_s += call.queued_prefill_s
         instance.queued_output_tokens += call.queued_output_tokens
 
@@ -148,9 +155,13 @@ class Waiting:
         instance.queued_prefill_s -= call.queued_prefill_s
         instance.queued_output_tokens -= call.queued_output_tokens
         call.queued_prefill_s = call.queued_output_tokens = 0.0
+        instance.queued_seats -= call.spec.seats
+        instance.tpot_s = None
 
     def _empty(self, instance: Instance) -> None:
         instance.queued_prefill_s = instance.queued_output_tokens = 0.0
+        instance.queued_seats = 0
+        instance.tpot_s = None
 
     def _take_out(self, call: Call) -> None:
         if call.place is Place.QUEUED:
@@ -162,9 +173,9 @@ class Waiting:
                 # sums of floats drift; an empty queue is exactly empty
                 self._empty(instance)
         elif call.place is Place.HELD:
-            lane = self.lanes[call.candidates]
-            lane.remove(call.call_id)
-            if not len(lane):
-                del self.lanes[call.candidates]
+            queue = self._lane_of(call)
+            queue.remove(call.call_id)
+            if not len(queue) and call.lane is not None:
+                del self.lanes[call.lane]
         else:
             del self.moving[call.call_id]

@@ -74,6 +74,7 @@ class CallResult:
     instance_id: InstanceId | None
     prompt_tokens: int
     output_tokens: int
+    """Per sequence: what it took, however many ran side by side in this call."""
     cached_tokens: int = 0
 
 

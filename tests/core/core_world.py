@@ -60,6 +60,9 @@ class FlatCosts:
     def add_instance(self, spec):
         self.slowness.setdefault(spec.instance_id, 1.0)
 
+    def remove_instance(self, instance_id):
+        del self.slowness[instance_id]
+
     def prefill_s(self, instance_id, uncached_tokens):
         return (0.001 + 0.001 * uncached_tokens) * self.slowness[instance_id]
 
@@ -101,7 +104,7 @@ class FlatTracker:
         return TrackerUpdate(rebudget=rest if self.rebudget_on_end else (), stage_ended=True)
 
     def declare(self, declaration, now_s):
-        pass
+        return TrackerUpdate()
 
     def stage_reported(self, workflow_id, stage, duration_s, now_s):
         return TrackerUpdate(stage_ended=True)

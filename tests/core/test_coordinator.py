@@ -9,6 +9,7 @@ from dispatcher.core import events as ev
 from dispatcher.core.commands import Abort, Dispatch, RecordCall, Reject, WakeAt
 from dispatcher.core.coordinator import Limits
 from dispatcher.core.errors import InvariantError, UnknownInstanceError
+from dispatcher.core.placing import ROUTINGS_PER_EVENT
 from dispatcher.core.types import (
     CallId,
     EngineGauges,
@@ -420,7 +421,7 @@ def test_a_switch_takes_bounded_pieces_and_keeps_the_order_of_arrival():
     for n in range(400):
         world.arrive(f"c{n:03}")
     world.post(ev.PolicySwitched(late()))
-    assert len(world.coordinator.placing.moving) == 399 - 64
+    assert len(world.coordinator.placing.moving) == 399 - ROUTINGS_PER_EVENT
     world.arrive("newest")
     while world.coordinator.placing.moving:
         world.post(ev.Tick())

@@ -196,7 +196,8 @@ def test_preemption_stops_an_attempt_and_the_call_goes_on_later():
     world.arrive("dense", prompt_tokens=4_000)
     assert Preempt(thin) in world.post(ev.Tick(), after_s=1.0)
     assert Preempt(thin) not in world.post(ev.Tick(), after_s=1.0), "asked for once"
-    assert world.sent(world.end("thin", Outcome.PREEMPTED, output_tokens=20)) == [("dense", "i")]
+    stopped = world.end("thin", Outcome.PREEMPTED, output_tokens=20, resumable=True)
+    assert world.sent(stopped) == [("dense", "i")]
     (again,) = [c for c in world.end("dense", after_s=1.0) if isinstance(c, Dispatch)]
     assert (again.call_id, again.generated_tokens) == ("thin", 20)
     world.end("thin")
