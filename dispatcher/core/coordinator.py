@@ -87,7 +87,7 @@ class Coordinator:
         self._attempts = Attempts(self.fleet, lengths, costs, epoch_s)
         self.placing = Placing(policy, self.fleet, self._prepare, self._dispatch)
         self._membership = Membership(self.fleet, self.placing)
-        self._lengths = lengths
+        self.lengths = lengths
         self._observers = tuple(observers)
         self._now_s = epoch_s
         self._sequence = 0
@@ -181,7 +181,7 @@ class Coordinator:
             sequence=self._sequence,
             arrived_s=now_s,
             enqueued_s=now_s,
-            length=self._lengths.predict(spec).capped(room_tokens),
+            length=self.lengths.predict(spec).capped(room_tokens),
             placement=placement,
             budget=budget,
             candidates=candidates,

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from dispatcher.core.call import Attempt, Call
 from dispatcher.core.coordinator import Coordinator
 from dispatcher.core.fleet import Instance
-from dispatcher.core.types import CallId
+from dispatcher.core.types import CallId, CallSpec
 from dispatcher.core.workflow_types import Quote, WorkflowDeclaration
 
 LISTED_CALLS_MAX = 1000
@@ -46,16 +46,14 @@ def _instance(coordinator: Coordinator, instance: Instance, now_s: float) -> Map
 
 
 def _listed(coordinator: Coordinator, calls: list[Call], now_s: float) -> list[object]:
-    """Most pressing first, at most `LISTED_CALLS_MAX`."""
+    """Most pressing first; at most `LISTED_CALLS_MAX`, the longest there where there are more."""
+    calls = sorted(calls, key=lambda call: call.sequence)[:LISTED_CALLS_MAX]
     keyed = [
         (coordinator.policy.ordering.key(call, call.instance, coordinator.fleet, now_s), call)
         for call in calls
     ]
     keyed.sort(key=lambda item: (*item[0], item[1].sequence))
-    return [
-        {**_waiting(coordinator, call, now_s), "key": list(key)}
-        for key, call in keyed[:LISTED_CALLS_MAX]
-    ]
+    return [{**_waiting(coordinator, call, now_s), "key": list(key)} for key, call in keyed]
 
 
 def _waiting(coordinator: Coordinator, call: Call, now_s: float) -> Mapping[str, object]:
@@ -129,15 +127,40 @@ def counts(coordinator: Coordinator) -> Mapping[str, int]:
 
 
 def quote(coordinator: Coordinator, declaration: WorkflowDeclaration) -> Quote:
-    """What a declared workflow may expect: its work, after the least backlog it would meet."""
+    """What a declared workflow may expect: its work, after the least backlog it would meet.
+
+    Of a workflow whose structure is unknown, one call of the usual length is counted: the least
+    that it can be.
+    """
     fleet = coordinator.fleet
     up = [instance for instance in fleet if instance.available]
     if not up:
         return Quote(feasible=False, earliest_finish_s=float("inf"))
     work = fleet.work_s(frozenset(instance.instance_id for instance in up))
     work_s = coordinator.tracker.remaining_work_s(declaration.workflow_id, work)
+    if work_s <= 0.0:
+        usual = CallSpec(
+            call_id=CallId(""),
+            workflow_id=declaration.workflow_id,
+            model=min(up[0].spec.models),
+            prompt_tokens=1,
+            application=declaration.application,
+        )
+        work_s = work(1.0, coordinator.lengths.predict(usual).expected_tokens)
     backlog_s = min(fleet.backlog_s(instance) for instance in up)
     finish_s = work_s + backlog_s
-    feasible = declaration.slo_s is None or finish_s <= declaration.slo_s
-    details = {"work_s": work_s, "backlog_s": backlog_s}
-    return Quote(feasible=feasible, earliest_finish_s=finish_s, details=details)
+    left_s = _left_s(coordinator, declaration)
+    return Quote(
+        feasible=left_s is None or finish_s <= left_s,
+        earliest_finish_s=finish_s,
+        details={"work_s": work_s, "backlog_s": backlog_s},
+    )
+
+
+def _left_s(coordinator: Coordinator, declaration: WorkflowDeclaration) -> float | None:
+    """Until its deadline: the tracker's, which knows defaults and workflows that run already."""
+    known = coordinator.tracker.explain(declaration.workflow_id) or {}
+    slo_s, elapsed_s = known.get("slo_s"), known.get("elapsed_s")
+    if isinstance(slo_s, float) and isinstance(elapsed_s, float):
+        return slo_s - elapsed_s
+    return declaration.slo_s
