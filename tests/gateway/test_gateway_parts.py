@@ -13,7 +13,7 @@ from dispatcher.config import TenantSettings
 from dispatcher.core.types import EngineGauges, LengthEstimate
 from dispatcher.gateway.errors import ApiError
 from dispatcher.gateway.fleet.engine import size_of
-from dispatcher.gateway.fleet.monitor import LookFailed, read_models
+from dispatcher.gateway.fleet.looks import LookFailed, read_models
 from dispatcher.gateway.fleet.scrape import parse_scrape
 from dispatcher.gateway.metrics import Coverage
 from dispatcher.gateway.parsing.hints import HeaderBag

@@ -67,11 +67,19 @@ def test_usage_is_asked_for_where_the_client_did_not():
     for options in ("null", "{}", '{"include_usage":false}'):
         edited = orjson.loads(edit(b'{"stream":true,"stream_options":%b}' % options.encode()))
         assert edited["stream_options"] == {"include_usage": True}
-    kept = edit(b'{"stream":true,"stream_options":{"continuous_usage_stats":true}}')
-    assert orjson.loads(kept)["stream_options"] == {
-        "continuous_usage_stats": True,
-        "include_usage": True,
-    }
+
+
+@pytest.mark.parametrize("declined", ["", ',"include_usage":false'])
+def test_usage_that_a_client_declined_does_not_come_with_every_event(declined: str):
+    """Engines heed `continuous_usage_stats` where usage is on: as we turn it on, so would they."""
+    options = '{"continuous_usage_stats":true,"other":1%s}' % declined
+    edited = orjson.loads(edit(b'{"stream":true,"stream_options":%b}' % options.encode()))
+    assert edited["stream_options"] == {"include_usage": True, "other": 1}
+
+
+def test_usage_with_every_event_stays_where_the_client_wants_usage():
+    raw = b'{"stream":true,"stream_options":{"continuous_usage_stats":true,"include_usage":true}}'
+    assert edit(raw) is raw
 
 
 def test_whether_a_client_wants_usage():
@@ -118,5 +126,6 @@ def test_an_edit_changes_what_it_should_and_nothing_else(body, priority, model):
     if body.get("stream") is True and not wants_usage(body):
         options = body.get("stream_options")
         if options is None or isinstance(options, dict):
-            expected["stream_options"] = {**(options or {}), "include_usage": True}
+            kept = {k: v for k, v in (options or {}).items() if k != "continuous_usage_stats"}
+            expected["stream_options"] = {**kept, "include_usage": True}
     assert edited == expected

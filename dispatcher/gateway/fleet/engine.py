@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from dispatcher.config import EngineSettings
@@ -56,15 +58,28 @@ class Engine:
     #: its token count when it last grew, or when nothing was asked of it, and when that was
     tokens_total: int | None = None
     computing_s: float = 0.0
+    #: when it last answered a call, or sent some of an answer
+    heard_s: float = 0.0
     since_s: float = 0.0
     #: requests that take no seat (embeddings, tokenize)
     routed_in_flight: int = 0
     headers: dict[str, str] = field(default_factory=dict)
+    _on_loss: set[Callable[[], None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.sends_priority = self.settings.engine_priority is not False
-        if self.settings.api_key is not None:
-            self.headers = {"authorization": f"Bearer {self.settings.api_key}"}
+        self._take_key()
+
+    def _take_key(self) -> None:
+        key = self.settings.api_key
+        self.headers = {} if key is None else {"authorization": f"Bearer {key}"}
+
+    def retune(self, settings: EngineSettings) -> None:
+        """Take other settings, of the same id and URL; what was seen of the engine is kept."""
+        if settings.engine_priority != self.settings.engine_priority:
+            self.sends_priority = settings.engine_priority is not False
+        self.settings = settings
+        self._take_key()
 
     @property
     def takes_new(self) -> bool:
@@ -75,6 +90,21 @@ class Engine:
     def busy(self) -> bool:
         """Whether it owes an answer."""
         return self.pool.open_connections > self.pool.idle_connections
+
+    @contextlib.contextmanager
+    def telling(self, lost: Callable[[], None]) -> Iterator[None]:
+        """Within this context, `lost` is called, once, when the engine goes down."""
+        self._on_loss.add(lost)
+        try:
+            yield
+        finally:
+            self._on_loss.discard(lost)
+
+    def lost(self) -> None:
+        """It went down: tell those who wait for it."""
+        waiting, self._on_loss = self._on_loss, set()
+        for tell in waiting:
+            tell()
 
     def refuses_priority(self, status: int, refusal: bytes) -> bool:
         """Whether an error answer is about the `priority` field; then it is dropped for good."""

@@ -1,7 +1,6 @@
 """Watches engines: health, models, gauges; tells the scheduler who is up and who is not.
 
-Each engine has a task of its own, so that one that does not answer holds up no other. What it
-fetches is small and bounded, off the token path, over httpx.
+Each engine has a task of its own, so that one that does not answer holds up no other.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterable
-
-import httpx
 
 from dispatcher.config import EngineSettings, FleetSettings
 from dispatcher.core.errors import ConfigurationError
@@ -24,21 +21,16 @@ from dispatcher.core.events import (
     InstanceUp,
 )
 from dispatcher.core.types import InstanceId
-from dispatcher.gateway.fleet.engine import Engine, Served
-from dispatcher.gateway.fleet.scrape import SCRAPE_BYTES_MAX, Scrape, parse_scrape
+from dispatcher.gateway.fleet.engine import Engine
+from dispatcher.gateway.fleet.looks import LookFailed, Looks
+from dispatcher.gateway.fleet.scrape import Scrape
 from dispatcher.gateway.upstream import EnginePool
 
 log = logging.getLogger("headway.fleet")
 
 #: Every so many looks an engine that is up is asked anew which models it serves.
 _MODELS_EVERY = 30
-_MODELS_BYTES_MAX = 1024 * 1024
 _JITTER = 0.2
-_DEFAULT_CONTEXT_TOKENS = 1 << 20
-
-
-class LookFailed(Exception):  # noqa: N818 - it is no error of ours
-    """An engine did not answer as it should; says how."""
 
 
 class Fleet:
@@ -58,10 +50,13 @@ class Fleet:
         self._lost = lost
         self._clock = clock
         self._engines: dict[str, Engine] = {}
+        #: what takes the place of an engine that is leaving, under the same id
+        self._next: dict[str, Engine] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wake: dict[str, asyncio.Event] = {}
         self._joined: set[str] = set()
-        self._client: httpx.AsyncClient | None = None
+        self._looks = Looks(settings, clock)
+        self._closing: set[asyncio.Task[None]] = set()
         self._random = random.Random(0)  # noqa: S311 - spreads looks, guards nothing
 
     @property
@@ -82,28 +77,69 @@ class Fleet:
     def add(self, settings: EngineSettings, *, time_scale: float = 1.0) -> Engine:
         """Take an engine in; it joins the fleet when it first answers.
 
+        Where one of this id is still leaving, the latest that was added follows when the last call
+        there has ended.
+
         Raises:
-            ConfigurationError: The id is in use.
+            ConfigurationError: The id is in use, or the URL cannot be used.
         """
-        if settings.id in self._engines:
+        engine = self._made(settings, time_scale)
+        known = self._engines.get(settings.id)
+        if known is None:
+            self._start(engine)
+        elif known.removing:
+            self._next[settings.id] = engine
+        else:
             raise ConfigurationError(f"engine {settings.id!r} is in the fleet already")
+        return engine
+
+    def _made(self, settings: EngineSettings, time_scale: float = 1.0) -> Engine:
         pool = EnginePool(
             settings.url, connect_timeout_s=self._settings.connect_timeout_s, head_timeout_s=None
         )
-        engine = Engine(settings, pool, time_scale, since_s=self._clock())
-        self._engines[settings.id] = engine
-        self._wake[settings.id] = asyncio.Event()
-        self._tasks[settings.id] = asyncio.get_running_loop().create_task(
-            self._watch(engine), name=f"watch-{settings.id}"
+        return Engine(settings, pool, time_scale)
+
+    def _start(self, engine: Engine) -> None:
+        name = engine.settings.id
+        engine.since_s = engine.computing_s = self._clock()
+        self._engines[name] = engine
+        self._wake[name] = asyncio.Event()
+        self._tasks[name] = asyncio.get_running_loop().create_task(
+            self._watch(engine), name=f"watch-{name}"
         )
-        return engine
 
     def drain(self, engine: Engine, *, remove: bool = False) -> None:
         """Nothing new goes there; what runs finishes, and then (`remove`) it leaves."""
+        known = engine.settings.id in self._joined and self._still_known(engine)
         engine.draining = True
         engine.removing = engine.removing or remove
-        if engine.settings.id in self._joined:
+        if remove:
+            self._next.pop(engine.settings.id, None)
+        if known:
             self._post(InstanceDraining(InstanceId(engine.settings.id), remove=engine.removing))
+
+    def undrain(self, engine: Engine) -> None:
+        """It is given new calls again.
+
+        Raises:
+            ConfigurationError: It is being removed, which cannot be taken back.
+        """
+        if engine.removing:
+            raise ConfigurationError(f"engine {engine.settings.id!r} is being removed")
+        engine.draining = False
+        self._announce(engine)
+
+    def _retune(self, engine: Engine, settings: EngineSettings) -> None:
+        """Other settings for the engine at the same URL; what runs there runs on."""
+        engine.retune(settings)
+        self._announce(engine)
+        log.info("engine %s has new settings", settings.id)
+
+    def _announce(self, engine: Engine) -> None:
+        """Tell the scheduler of an engine that may be given calls, as it is now."""
+        if engine.takes_new:
+            self._joined.add(engine.settings.id)
+            self._post(InstanceUp(engine.spec()))
 
     def reap(self, busy: Callable[[str], bool]) -> None:
         """Let go of engines that were to be removed and have nothing left (`busy` says no)."""
@@ -117,21 +153,43 @@ class Fleet:
         del self._engines[name], self._wake[name]
         self._joined.discard(name)
         closing = asyncio.get_running_loop().create_task(engine.pool.aclose())
-        self._tasks[f"close {name}"] = closing
-        closing.add_done_callback(lambda _: self._tasks.pop(f"close {name}", None))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        follower = self._next.pop(name, None)
+        if follower is not None:
+            self._start(follower)
 
     def reload(self, wanted: Iterable[EngineSettings]) -> None:
-        """Bring the fleet to what a configuration says: add, remove, replace what changed."""
+        """Bring the fleet to what a configuration says.
+
+        Engines are added and removed; one at another URL takes its place when the last call of the
+        old one has ended; whatever else has changed holds from the next call on.
+
+        Raises:
+            ConfigurationError: A URL cannot be used; nothing has changed.
+        """
         listed = {settings.id: settings for settings in wanted}
+        fresh = {n: self._made(s) for n, s in listed.items() if not self._stays(s)}
         for engine in self.engines:
-            if listed.get(engine.settings.id) != engine.settings and not engine.removing:
+            settings = listed.get(engine.settings.id)
+            if engine.removing or settings == engine.settings:
+                continue
+            if settings is None or not self._stays(settings):
                 self.drain(engine, remove=True)
-        self.reap(lambda name: name in self._joined and self._busy(name))
-        for name, settings in listed.items():
-            if name not in self._engines:
-                self.add(settings)
-            elif self._engines[name].removing:
-                log.warning("engine %s: its old calls still run; reload again to add it anew", name)
+            else:
+                self._retune(engine, settings)
+        self._next = {name: engine for name, engine in fresh.items() if name in self._engines}
+        for name, engine in fresh.items():
+            if name in self._next:
+                log.info("engine %s: the new one follows when the old one's calls have ended", name)
+            else:
+                self._start(engine)
+        self.reap(self._busy)
+
+    def _stays(self, settings: EngineSettings) -> bool:
+        """Whether an engine of this id and URL is in the fleet for good."""
+        known = self._engines.get(settings.id)
+        return known is not None and not known.removing and known.settings.url == settings.url
 
     def _busy(self, name: str) -> bool:
         return self.busy(name)
@@ -141,14 +199,13 @@ class Fleet:
 
     async def aclose(self) -> None:
         """Stop watching and close all connections."""
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *self._closing]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for engine in self._engines.values():
             await engine.pool.aclose()
-        if self._client is not None:
-            await self._client.aclose()
+        await self._looks.aclose()
 
     # --- up and down ---
 
@@ -174,6 +231,7 @@ class Fleet:
         if engine.settings.id in self._joined and self._still_known(engine):
             self._post(InstanceDown(InstanceId(engine.settings.id)))
         self._lost(engine.settings.id, why)
+        engine.lost()
 
     def _still_known(self, engine: Engine) -> bool:
         return not engine.removing or self.busy(engine.settings.id)
@@ -186,10 +244,7 @@ class Fleet:
             engine.since_s = self._clock()
             models = ", ".join(engine.served.models) if engine.served else "nothing"
             log.info("engine %s is up and serves %s", engine.settings.id, models)
-        self._joined.add(engine.settings.id)
-        self._post(InstanceUp(engine.spec()))
-        if engine.draining:
-            self._post(InstanceDraining(InstanceId(engine.settings.id), remove=engine.removing))
+        self._announce(engine)
 
     # --- looking ---
 
@@ -207,6 +262,8 @@ class Fleet:
             except Exception:
                 log.exception("watching engine %s", engine.settings.id)
             looks += 1
+            if engine.removing:
+                self.reap(self._busy)
             jitter = 1.0 + self._random.uniform(-_JITTER, _JITTER)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.poll_interval_s * jitter):
@@ -216,94 +273,22 @@ class Fleet:
                     await asyncio.sleep(self._settings.poll_interval_s * jitter)
 
     async def _look(self, engine: Engine, *, ask_models: bool) -> None:
-        await self._get(engine, "/health", 64 * 1024)
-        scrape = parse_scrape(await self._get(engine, "/metrics", SCRAPE_BYTES_MAX))
-        await self._check_progress(engine, scrape)
+        await self._looks.health(engine)
+        scrape = await self._looks.metrics(engine)
+        await self._looks.progress(engine, scrape)
         changed = self._note_capacity(engine, scrape)
         if ask_models:
-            served = read_models(await self._get(engine, "/v1/models", _MODELS_BYTES_MAX))
+            served = await self._looks.served(engine)
             changed = changed or served != engine.served
             engine.served = served
             engine.refuses_key = False
         if changed or not engine.up:
             self._mark_up(engine)
         engine.failures = 0
-        if self._still_known(engine):
+        if engine.settings.id in self._joined and self._still_known(engine):
             self._post(InstanceObserved(InstanceId(engine.settings.id), scrape.gauges))
 
     def _note_capacity(self, engine: Engine, scrape: Scrape) -> bool:
         changed = scrape.kv_capacity_tokens != engine.kv_capacity_tokens
         engine.kv_capacity_tokens = scrape.kv_capacity_tokens
         return changed
-
-    async def _check_progress(self, engine: Engine, scrape: Scrape) -> None:
-        """Have an engine that owes answers, but counts no tokens, write one.
-
-        A server outlives the process that computes when that one hangs: `/health` and `/metrics`
-        say 200 then, with numbers that no longer move. Raises `LookFailed`.
-        """
-        moved = scrape.tokens_total != engine.tokens_total
-        engine.tokens_total = scrape.tokens_total
-        if moved or not (engine.busy or engine.suspect):
-            engine.computing_s = self._clock()
-            engine.suspect = False
-            return
-        silent_s = self._clock() - engine.computing_s
-        if scrape.tokens_total is not None and silent_s >= self._settings.stall_timeout_s:
-            engine.suspect = True
-        if engine.suspect and engine.served is not None:
-            asked = {"model": engine.served.models[0], "prompt": "x", "max_tokens": 1}
-            await self._get(engine, "/v1/completions", _MODELS_BYTES_MAX, post=asked)
-            engine.computing_s = self._clock()
-            engine.suspect = False
-
-    async def _get(
-        self, engine: Engine, path: str, limit_bytes: int, *, post: object = None
-    ) -> bytes:
-        """Fetch a page, cut at `limit_bytes`; `post` is sent as JSON. Raises `LookFailed`."""
-        url = engine.settings.url + path
-        method = "GET" if post is None else "POST"
-        try:
-            async with (
-                asyncio.timeout(self._settings.poll_timeout_s),
-                self._http().stream(method, url, headers=engine.headers, json=post) as response,
-            ):
-                if response.status_code in (401, 403):
-                    engine.refuses_key = True
-                # an engine without this API answers a probe too, in its way
-                if response.status_code != 200 and (post is None or response.status_code >= 500):
-                    raise LookFailed(f"{path}: status {response.status_code}")
-                parts, size = [], 0
-                async for part in response.aiter_bytes():
-                    parts.append(part)
-                    size += len(part)
-                    if size > limit_bytes:
-                        break
-                return b"".join(parts)[:limit_bytes]
-        except TimeoutError:
-            raise LookFailed(f"{path}: no answer in {self._settings.poll_timeout_s} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise LookFailed(f"{path}: {type(error).__name__}: {error}") from error
-
-    def _http(self) -> httpx.AsyncClient:
-        if self._client is None:
-            self._client = httpx.AsyncClient(
-                timeout=self._settings.poll_timeout_s,
-                limits=httpx.Limits(max_connections=None, keepalive_expiry=4.0),
-                trust_env=False,
-            )
-        return self._client
-
-
-def read_models(page: bytes) -> Served:
-    """What `/v1/models` says. Raises `LookFailed` where it is not a list of models."""
-    try:
-        listed = httpx.Response(200, content=page).json()["data"]
-        details = tuple(dict(item) for item in listed)
-        models = tuple(str(item["id"]) for item in details)
-        lengths = [int(item["max_model_len"]) for item in details if item.get("max_model_len")]
-    except (ValueError, KeyError, TypeError) as error:
-        raise LookFailed(f"/v1/models: not a list of models: {error!r}") from error
-    if not models:
-        raise LookFailed("/v1/models: serves no model")
-    return Served(models, max(lengths, default=_DEFAULT_CONTEXT_TOKENS), details)

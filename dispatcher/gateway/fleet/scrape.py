@@ -16,7 +16,7 @@ _SAMPLE = re.compile(
     rb"(?:\{[^\n]*\})?[ \t]+([^\s]+)",
     re.MULTILINE,
 )
-_TOKENS = frozenset({b"prompt_tokens_total", b"generation_tokens_total"})
+_OUTPUT = b"generation_tokens_total"
 _CACHE_CONFIG = re.compile(rb"^vllm:cache_config_info\{([^\n]*)\}", re.MULTILINE)
 _LABEL = re.compile(rb'(kv_cache_size_tokens|num_gpu_blocks|block_size)="(\d+)"')
 
@@ -34,11 +34,12 @@ class Scrape:
 def parse_scrape(page: bytes) -> Scrape:
     """Read a page; sums over the engines of a data-parallel server, the fullest KV cache.
 
-    A number that cannot be read counts as absent; a page without any gives zeros.
+    A number that cannot be read counts as absent; a page without any gives zeros, and `None` for
+    tokens.
     """
     sums = {b"num_requests_running": 0.0, b"num_requests_waiting": 0.0, b"num_preemptions_total": 0}
     kv_usage = 0.0
-    tokens_total: int | None = None
+    tokens: dict[bytes, int] = {}
     for name, text in _SAMPLE.findall(page):
         try:
             value = float(text)
@@ -48,8 +49,8 @@ def parse_scrape(page: bytes) -> Scrape:
             continue
         if name in sums:
             sums[name] += value
-        elif name in _TOKENS:
-            tokens_total = (tokens_total or 0) + int(value)
+        elif name in (_OUTPUT, b"prompt_tokens_total"):
+            tokens[name] = tokens.get(name, 0) + int(value)
         else:
             kv_usage = max(kv_usage, min(1.0, value))
     gauges = EngineGauges(
@@ -57,8 +58,9 @@ def parse_scrape(page: bytes) -> Scrape:
         waiting=int(sums[b"num_requests_waiting"]),
         kv_usage=kv_usage,
         preemptions_total=int(sums[b"num_preemptions_total"]),
+        output_tokens_total=tokens.get(_OUTPUT),
     )
-    return Scrape(gauges, _kv_capacity(page), tokens_total)
+    return Scrape(gauges, _kv_capacity(page), sum(tokens.values()) if tokens else None)
 
 
 def _kv_capacity(page: bytes) -> int | None:

@@ -19,6 +19,11 @@ def wants_usage(body: Mapping[str, Any]) -> bool:
     return isinstance(options, dict) and options.get("include_usage") is True
 
 
+def _without_stats(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Drop what asks for usage in every event: engines heed it only where usage is wanted."""
+    return {k: v for k, v in (options or {}).items() if k != "continuous_usage_stats"}
+
+
 def edit_body(
     raw: bytes,
     parsed: Mapping[str, Any],
@@ -53,7 +58,7 @@ def edit_body(
         if "stream_options" in parsed:
             options = parsed["stream_options"]
             if options is None or isinstance(options, dict):
-                changed["stream_options"] = {**(options or {}), "include_usage": True}
+                changed["stream_options"] = {**_without_stats(options), "include_usage": True}
         else:
             added["stream_options"] = {"include_usage": True}
     if model is not None and model != parsed.get("model"):
