@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
@@ -20,7 +21,7 @@ from dispatcher.gateway.api.openapi import describe
 from dispatcher.gateway.api.own import own_routes
 from dispatcher.gateway.api.routed import ROUTED, RoutedEndpoint, StoredResponseEndpoint
 from dispatcher.gateway.api.scheduled import ScheduledEndpoint
-from dispatcher.gateway.api.workflows import workflow_routes
+from dispatcher.gateway.api.workflows import WORKFLOWS, workflow_routes
 from dispatcher.gateway.errors import ApiError, internal_error
 from dispatcher.gateway.parsing.body import SCHEDULED
 from dispatcher.gateway.parsing.hints import HeaderBag
@@ -33,6 +34,15 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 STATE_KEY = "headway.request_id"
+
+
+class _ResponseId(StringConvertor):
+    """Ids of stored responses, which become part of a request line: nothing but plain letters."""
+
+    regex = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,255}"
+
+
+register_url_convertor("response_id", _ResponseId())
 
 
 class GatewayApp(FastAPI):
@@ -119,8 +129,9 @@ def _add_routes(app: FastAPI, gateway: Gateway) -> None:
         Route(path, RoutedEndpoint(gateway, path), methods=["POST"]) for path in ROUTED
     )
     stored = StoredResponseEndpoint(gateway)
-    app.router.routes.append(Route("/v1/responses/{response_id}", stored, methods=["GET"]))
-    app.router.routes.append(Route("/v1/responses/{response_id}/cancel", stored, methods=["POST"]))
+    one = "/v1/responses/{response_id:response_id}"
+    app.router.routes.append(Route(one, stored, methods=["GET"]))
+    app.router.routes.append(Route(one + "/cancel", stored, methods=["POST"]))
     app.include_router(own_routes(gateway))
     app.include_router(workflow_routes(gateway))
     app.include_router(admin_routes(gateway))
@@ -159,14 +170,15 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
-    """A body of ours (admin, workflows) that does not fit: 400 where no JSON, else 422."""
+    """A body of ours that does not fit: 400 where clients send it, or no JSON; else 422."""
     if not isinstance(error, RequestValidationError):
         raise error
     first = error.errors()[0]
     no_json = first["type"] == "json_invalid"
     where = "" if no_json else ".".join(str(part) for part in first["loc"][1:])
-    status = 400 if no_json else 422
-    message = f"{where}: {first['msg']}" if where else str(first["msg"])
+    status = 400 if no_json or request.url.path.startswith(WORKFLOWS) else 422
+    what = str(first["msg"]).removeprefix("Value error, ")
+    message = f"{where}: {what}" if where else what
     return _response(ApiError(status, message, param=where or None, code="invalid_body"))
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import string
+import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
-from dispatcher.core.types import CallSpec, LengthEstimate
+from dispatcher.core.types import CallId, CallSpec, LengthEstimate
 from dispatcher.core.workflow_types import CallRecord
 from dispatcher.gateway.errors import ApiError, Send
 from dispatcher.gateway.parsing.body import BodyFacts
@@ -17,6 +21,29 @@ from dispatcher.gateway.relay.pump import StreamPump
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 KEEP_ALIVE = b": waiting\n\n"
+
+ID_KEPT = 200
+"""Characters of an id that stay when it is made unique."""
+
+#: what stands in a header as it is, in an id that cannot
+_HEADER_SAFE = string.punctuation.replace("%", "") + " "
+
+
+def new_id(prefix: str) -> str:
+    """A random id."""
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def header_value(text: str) -> bytes:
+    """An id as a header's value: as it is, or percent-encoded where it is not ASCII.
+
+    Example:
+        >>> header_value("job 17"), header_value("Müller 17%")
+        (b'job 17', b'M%C3%BCller 17%25')
+    """
+    if text.isascii():
+        return text.encode("ascii")
+    return quote(text, safe=_HEADER_SAFE).encode("ascii")
 
 
 class LiveCall:
@@ -38,6 +65,7 @@ class LiveCall:
         "raw",
         "record",
         "request_id",
+        "scope",
         "send",
         "sent",
         "spec",
@@ -50,6 +78,7 @@ class LiveCall:
         self,
         *,
         spec: CallSpec,
+        scope: str,
         path: str,
         target: bytes,
         dialect: Dialect,
@@ -62,6 +91,8 @@ class LiveCall:
         arrived_s: float,
     ) -> None:
         self.spec = spec
+        #: of its tenant: what its workflow's id starts with inside
+        self.scope = scope
         self.path = path
         self.target = target
         self.dialect = dialect
@@ -92,6 +123,15 @@ class LiveCall:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
+    def workflow_id(self) -> str:
+        """Its workflow as its client knows it."""
+        return self.spec.workflow_id[len(self.scope) :]
+
+    def rename(self) -> None:
+        """Go by another call id: a call of this one is live."""
+        self.spec = replace(self.spec, call_id=CallId(new_id(self.spec.call_id[:ID_KEPT])))
+
+    @property
     def streaming(self) -> bool:
         """Whether the client asked for a stream."""
         return self.facts.stream
@@ -117,7 +157,7 @@ class LiveCall:
         """The headers that every answer carries."""
         headers = [
             (b"x-request-id", self.request_id.encode("latin-1")),
-            (b"x-headway-workflow-id", self.spec.workflow_id.encode("latin-1", "replace")),
+            (b"x-headway-workflow-id", header_value(self.workflow_id)),
             (b"x-headway-queue-ms", b"%d" % max(0, round(1000 * (now_s - self.arrived_s)))),
         ]
         if instance_id is not None:

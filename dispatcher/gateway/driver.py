@@ -24,7 +24,14 @@ from dispatcher.core.commands import (
 )
 from dispatcher.core.coordinator import Coordinator
 from dispatcher.core.events import CallArrived, CallCancelled, Event, Tick
-from dispatcher.core.types import AttemptId, CallId, InstanceId, Outcome, RejectReason
+from dispatcher.core.types import (
+    AttemptId,
+    CallId,
+    InstanceId,
+    Outcome,
+    RejectReason,
+    WorkflowId,
+)
 from dispatcher.core.workflow_types import WorkflowRecord
 from dispatcher.gateway.attempts import AttemptResult, AttemptRunner
 from dispatcher.gateway.calls import LiveCall
@@ -98,9 +105,13 @@ class Driver:
     def submit(self, call: LiveCall) -> None:
         """A call arrives; `call.done` is set when it is over, whichever way.
 
+        Where its id is that of a live call, it gets another.
+
         Raises:
             InvariantError: A defect; the call is not known afterwards.
         """
+        if call.spec.call_id in self._calls:
+            call.rename()
         call_id = call.spec.call_id
         self._calls[call_id] = call
         self._idle.clear()
@@ -118,12 +129,12 @@ class Driver:
             call.error = call.error or error
             self.post(CallCancelled(call.spec.call_id))
 
-    def cancel_all(self, error: ApiError) -> None:
-        """End every call; the grace of a shutdown has run out."""
+    def cancel_all(self, error: Callable[[], ApiError]) -> None:
+        """End every call, each with an error of its own; the grace of a shutdown has run out."""
         for call in list(self._calls.values()):
-            self.cancel(call, error)
+            self.cancel(call, error())
 
-    def calls_of(self, workflow_id: str) -> list[LiveCall]:
+    def calls_of(self, workflow_id: WorkflowId) -> list[LiveCall]:
         """Live calls of one workflow."""
         return [c for c in self._calls.values() if c.spec.workflow_id == workflow_id]
 

@@ -92,6 +92,16 @@ def internal_error(request_id: str) -> ApiError:
     )
 
 
+def response_not_found(response_id: str) -> ApiError:
+    """A stored response that is nowhere, or none of the caller's business."""
+    return ApiError(
+        404,
+        f"Response with id '{response_id[:100]}' not found.",
+        param="response_id",
+        code="response_not_found",
+    )
+
+
 def retry_after(seconds: float, reason: str | None = None) -> list[tuple[bytes, bytes]]:
     """`Retry-After` (whole seconds, at least 1), and why the call was dropped."""
     headers = [(b"retry-after", b"%d" % max(1, math.ceil(seconds)))]

@@ -16,12 +16,12 @@ from dispatcher import catalog
 from dispatcher.config import EngineSettings, Settings
 from dispatcher.core.coordinator import Coordinator, Limits
 from dispatcher.core.events import Event, PolicySwitched
-from dispatcher.core.types import Outcome, RejectReason
-from dispatcher.core.workflow_types import WorkflowRecord
+from dispatcher.core.types import Outcome, RejectReason, Usage
+from dispatcher.core.workflow_types import CallRecord, WorkflowRecord
 from dispatcher.gateway.attempts import AttemptResult, AttemptRunner
 from dispatcher.gateway.calls import LiveCall
 from dispatcher.gateway.driver import Driver
-from dispatcher.gateway.errors import ApiError, rejection
+from dispatcher.gateway.errors import ApiError, rejection, response_not_found
 from dispatcher.gateway.fleet.monitor import Fleet
 from dispatcher.gateway.metrics import Metrics
 from dispatcher.gateway.store import Learned, Store, TrackerState
@@ -95,7 +95,8 @@ class Gateway:
         self._time_scale = engine_time_scale
         self._store = None if settings.store.path is None else Store(Path(settings.store.path))
         self._saver: asyncio.Task[None] | None = None
-        self._responses: OrderedDict[str, str] = OrderedDict()
+        #: by response id: the tenant's scope, and the engine that holds it
+        self._responses: OrderedDict[str, tuple[str, str]] = OrderedDict()
         #: what alpha was from when on, and why; newest last
         self.alpha_history: deque[Mapping[str, object]] = deque(maxlen=ALPHA_CHANGES_KEPT)
         self._note_alpha("start")
@@ -127,7 +128,7 @@ class Gateway:
             async with asyncio.timeout(grace_s):
                 await self.driver.wait_idle()
                 return True
-        self.driver.cancel_all(rejection(RejectReason.SHUTDOWN, 1.0))
+        self.driver.cancel_all(lambda: rejection(RejectReason.SHUTDOWN, 1.0))
         await self.driver.wait_idle()
         return False
 
@@ -208,16 +209,27 @@ class Gateway:
         firsts = {e.served.models[0] for e in self.fleet.engines if e.served}
         return firsts.pop() if len(firsts) == 1 else None
 
-    def remember_response(self, response_id: str, instance_id: str) -> None:
-        """An engine holds this response."""
-        self._responses[response_id] = instance_id
+    def usual_slo_s(self, application: str) -> float:
+        """The SLO of an application's workflows where no client asks for one."""
+        return self.settings.workflow(application)[0]
+
+    def remember_response(self, response_id: str, instance_id: str, scope: str = "") -> None:
+        """An engine holds this response, made for the tenant of that scope."""
+        self._responses[response_id] = (scope, instance_id)
         self._responses.move_to_end(response_id)
         if len(self._responses) > RESPONSES_REMEMBERED:
             self._responses.popitem(last=False)
 
-    def holder_of(self, response_id: str) -> str | None:
-        """The instance that holds a response, where that is known."""
-        return self._responses.get(response_id)
+    def holder_of(self, response_id: str, scope: str = "") -> str | None:
+        """The instance that holds a response, where that is known.
+
+        Raises:
+            ApiError: 404 where it is known to be another tenant's.
+        """
+        owner, instance_id = self._responses.get(response_id, (scope, None))
+        if owner != scope:
+            raise response_not_found(response_id)
+        return instance_id
 
     def switch_policy(self, name: str, params: Mapping[str, object]) -> None:
         """Another policy decides from now on.
@@ -285,7 +297,7 @@ class Gateway:
                 metrics.coverage.learn(call.length, per_seat)
         tenant = self.tenants.get(call.spec.tenant)
         if tenant is not None:
-            tenant.charge(record.prompt_tokens + record.output_tokens, self.clock())
+            tenant.charge(_tokens_used(record, usage), self.clock())
         self.fleet.reap(self.driver.instance_known)
 
     def _learn_prompt(self, call: LiveCall, prompt_tokens: int) -> None:
@@ -294,6 +306,16 @@ class Gateway:
         if facts.prompt_bytes and not facts.modalities and facts.previous_response_id is None:
             seen = prompt_tokens - facts.prompt_token_ids
             self.prompt_tokens.learn(call.spec.model, facts.prompt_bytes, seen)
+
+
+def _tokens_used(record: CallRecord, usage: Usage | None) -> int:
+    """What a call is charged: as the engine counted, else as estimated for what it computed."""
+    if usage is not None:
+        return usage.prompt_tokens + usage.output_tokens
+    ran = record.first_token_s is not None or (
+        record.dispatched_s is not None and record.outcome in (Outcome.OK, Outcome.CANCELLED)
+    )
+    return record.prompt_tokens + record.output_tokens if ran else 0
 
 
 def tracker_settings(settings: Settings) -> TrackerSettings:

@@ -12,6 +12,8 @@ from dispatcher.gateway.parsing.hints import TENANT, HeaderBag
 from dispatcher.gateway.parsing.spec import TenantTerms
 
 _MINUTE_S = 60.0
+_SCOPE_END = "|"
+"""Parts a tenant's name from its ids; no name of a tenant has one."""
 
 
 @dataclass(slots=True)
@@ -88,7 +90,13 @@ class Tenants:
         self._named = {}
         for one in settings:
             tenant = before.get(one.name) or Tenant(TenantTerms())
-            tenant.terms = TenantTerms(one.name, one.max_class, one.weight, one.reject_late)
+            tenant.terms = TenantTerms(
+                one.name,
+                one.max_class,
+                one.weight,
+                one.reject_late,
+                scope=one.name + _SCOPE_END,
+            )
             tenant.max_in_flight = one.max_in_flight
             tenant.tokens_per_minute = one.tokens_per_minute
             self._named[one.name] = tenant

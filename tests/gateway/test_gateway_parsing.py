@@ -40,6 +40,7 @@ def spec(
         served_model="m",
         pinned_to=None,
         estimate_tokens=lambda model, size: size,
+        usual_slo_s=lambda application: 60.0,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from dispatcher.catalog import policy_entries
@@ -13,7 +13,9 @@ from dispatcher.config import EngineSettings
 from dispatcher.core import reports
 from dispatcher.core.errors import BadParameterError, ConfigurationError, UnknownNameError
 from dispatcher.core.types import CallId
+from dispatcher.gateway.admin.explained import since_arrival
 from dispatcher.gateway.admin.guard import check_admin
+from dispatcher.gateway.api.guarded import guarded
 from dispatcher.gateway.errors import ApiError
 from dispatcher.gateway.fleet.engine import Engine
 from dispatcher.gateway.runtime import Gateway
@@ -36,7 +38,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
     def guard(request: Request) -> None:
         check_admin(gateway, request)
 
-    router = APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(guard)])
+    router = APIRouter(prefix="/admin", tags=["admin"], route_class=guarded(gateway, guard))
     _policy_routes(router, gateway)
     _engine_routes(router, gateway)
     _report_routes(router, gateway)
@@ -56,7 +58,7 @@ def _policy_routes(router: APIRouter, gateway: Gateway) -> None:
             for entry in policy_entries().values()
         ]
 
-    @router.get("/policy", summary="What decides now")
+    @router.get("/policy", summary="What decides now; `held` calls wait here for any engine")
     async def policy() -> dict[str, Any]:
         return policy_state(gateway)
 
@@ -118,25 +120,41 @@ def _engine_routes(router: APIRouter, gateway: Gateway) -> None:
 
     @router.post("/engines", summary="Add an engine", status_code=201)
     async def add(body: EngineSettings) -> dict[str, Any]:
+        known = fleet.engine(body.id)
+        if known is not None and not known.removing:
+            why = f"engine {body.id!r} is in the fleet already"
+            raise ApiError(409, why, param="id", code="engine_exists")
         try:
             gateway.add_engine(body)
         except ConfigurationError as error:
-            raise ApiError(409, str(error), param="id", code="engine_exists") from error
+            raise ApiError(422, str(error), param="url", code="invalid_engine") from error
         return engine_state(gateway, found(body.id))
 
-    @router.delete("/engines/{engine_id}", summary="Remove an engine once its calls have ended")
+    # before the routes whose id, which may have slashes, would swallow the last word
+    @router.post("/engines/{engine_id:path}/drain", summary="Give an engine nothing new")
+    async def drain(engine_id: str) -> dict[str, Any]:
+        engine = found(engine_id)
+        fleet.drain(engine)
+        return engine_state(gateway, engine)
+
+    @router.delete("/engines/{engine_id:path}/drain", summary="Give it new calls again")
+    async def undrain(engine_id: str) -> dict[str, Any]:
+        engine = found(engine_id)
+        try:
+            fleet.undrain(engine)
+        except ConfigurationError as error:
+            raise ApiError(409, str(error), code="engine_leaving") from error
+        return engine_state(gateway, engine)
+
+    @router.delete(
+        "/engines/{engine_id:path}", summary="Remove an engine once its calls have ended"
+    )
     async def remove(engine_id: str) -> dict[str, Any]:
         engine = found(engine_id)
         fleet.drain(engine, remove=True)
         state = engine_state(gateway, engine)
         fleet.reap(gateway.driver.instance_known)
         return state
-
-    @router.post("/engines/{engine_id}/drain", summary="Give an engine nothing new")
-    async def drain(engine_id: str) -> dict[str, Any]:
-        engine = found(engine_id)
-        fleet.drain(engine)
-        return engine_state(gateway, engine)
 
 
 def engine_state(gateway: Gateway, engine: Engine) -> dict[str, Any]:
@@ -181,14 +199,15 @@ def _report_routes(router: APIRouter, gateway: Gateway) -> None:
     async def workflows() -> list[Mapping[str, object]]:
         return list(gateway.tracker.workflows()[:WORKFLOWS_LISTED_MAX])
 
-    @router.get("/calls/{call_id}", summary="One decision explained, live or of late")
+    @router.get("/calls/{call_id:path}", summary="One decision explained, live or of late")
     async def call(call_id: str) -> Mapping[str, object]:
-        found = reports.explain_call(gateway.coordinator, CallId(call_id), gateway.clock())
+        now_s = gateway.clock()
+        found = reports.explain_call(gateway.coordinator, CallId(call_id), now_s)
         if found is None:
             raise ApiError(
                 404, f"No call {call_id[:200]!r} is known (any more).", code="call_not_found"
             )
-        return found
+        return since_arrival(found, now_s)
 
     @router.get("/predictors", summary="Samples, coverage, error, fallbacks")
     async def predictors() -> dict[str, object]:

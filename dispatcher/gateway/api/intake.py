@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
-
-from dispatcher.gateway.calls import Receive
+from dispatcher.gateway.calls import Receive, new_id
 from dispatcher.gateway.errors import ApiError, Send, bad_request, send_json
 from dispatcher.gateway.parsing.hints import HeaderBag, request_id_of
-
-
-def new_id(prefix: str) -> str:
-    """A random id."""
-    return f"{prefix}-{uuid.uuid4().hex}"
+from dispatcher.gateway.relay.headers import RawHeaders
 
 
 def request_id_or_new(bag: HeaderBag) -> str:
@@ -58,7 +52,9 @@ def too_large(limit_bytes: int) -> ApiError:
     )
 
 
-async def send_error(send: Send, error: ApiError, request_id: str) -> None:
-    """An error as the whole answer."""
-    headers = [(b"x-request-id", request_id.encode("latin-1")), *error.headers]
+async def send_error(
+    send: Send, error: ApiError, request_id: str, extra: RawHeaders | None = None
+) -> None:
+    """An error as the whole answer. The error stays as it is: more calls may end with it."""
+    headers = [(b"x-request-id", request_id.encode("latin-1")), *error.headers, *(extra or [])]
     await send_json(send, error.status, error.body(), headers)

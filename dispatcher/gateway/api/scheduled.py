@@ -9,19 +9,18 @@ from typing import Any
 
 from dispatcher.core.types import CallSpec
 from dispatcher.gateway.api.intake import (
-    new_id,
     read_request_body,
     request_id_or_new,
     send_error,
 )
-from dispatcher.gateway.calls import LiveCall, Receive
+from dispatcher.gateway.api.stored import find_holder
+from dispatcher.gateway.calls import ID_KEPT, LiveCall, Receive, new_id
 from dispatcher.gateway.errors import ApiError, Send, internal_error
 from dispatcher.gateway.parsing.body import BodyFacts, parse_json, read_body
 from dispatcher.gateway.parsing.hints import HeaderBag, Hints, read_hints
-from dispatcher.gateway.parsing.spec import make_spec
+from dispatcher.gateway.parsing.spec import TenantTerms, make_spec
 from dispatcher.gateway.relay import DIALECTS, ClientWatch
 from dispatcher.gateway.runtime import Gateway
-from dispatcher.gateway.tenants import Tenant
 
 log = logging.getLogger("headway.api")
 
@@ -62,7 +61,10 @@ class ScheduledEndpoint:
             facts = read_body(self._path, parse_json(raw), gateway.only_model())
             hints = read_hints(request.bag, facts.parsed)
             model = gateway.resolve_model(facts.model)
-            spec = self._spec(request, hints, facts, tenant, model)
+            terms = gateway.tenants.terms_for(tenant, request.bag)
+            held = facts.previous_response_id
+            holder = None if held is None else await find_holder(gateway, held, terms.scope)
+            spec = self._spec(request, hints, facts, terms, served=model, holder=holder)
             tenant.enter(gateway.clock())
         except ApiError as error:
             gateway.metrics.request(self._path, model, _outcome_of(error))
@@ -78,28 +80,35 @@ class ScheduledEndpoint:
             return
         try:
             async with ClientWatch(receive) as watch:
-                call = self._call(request, spec, facts, raw, watch)
+                call = self._call(request, spec, facts, raw, watch, scope=terms.scope)
                 await self._run(call, early=hints.early_headers and facts.stream)
         finally:
             tenant.leave()
 
     def _spec(
-        self, request: _Request, hints: Hints, facts: BodyFacts, tenant: Tenant, served: str
+        self,
+        request: _Request,
+        hints: Hints,
+        facts: BodyFacts,
+        terms: TenantTerms,
+        *,
+        served: str,
+        holder: str | None,
     ) -> CallSpec:
         gateway = self._gateway
-        held = facts.previous_response_id
         call_id = request.request_id
         if gateway.driver.is_live(call_id):
-            call_id = new_id(call_id[:200])
+            call_id = new_id(call_id[:ID_KEPT])
         return make_spec(
             hints,
             facts,
-            gateway.tenants.terms_for(tenant, request.bag),
+            terms,
             call_id=call_id,
             made_up_workflow_id=f"single-{call_id}",
             served_model=served,
-            pinned_to=None if held is None else gateway.holder_of(held),
+            pinned_to=holder,
             estimate_tokens=gateway.prompt_tokens.estimate,
+            usual_slo_s=gateway.usual_slo_s,
         )
 
     def _call(
@@ -109,10 +118,13 @@ class ScheduledEndpoint:
         facts: BodyFacts,
         raw: bytes,
         watch: ClientWatch,
+        *,
+        scope: str,
     ) -> LiveCall:
         query = request.scope.get("query_string", b"")
         return LiveCall(
             spec=spec,
+            scope=scope,
             path=self._path,
             target=self._path.encode() + (b"?" + query if query else b""),
             dialect=DIALECTS[self._path],
@@ -177,8 +189,7 @@ async def _finish(call: LiveCall, now_s: float) -> None:
             await call.end_with_error(message, 502 if error is None else error.status)
         elif error is not None:
             own = [h for h in call.own_headers(None, now_s) if h[0] != b"x-request-id"]
-            error.headers = [*error.headers, *own]
-            await send_error(call.send, error, call.request_id)
+            await send_error(call.send, error, call.request_id, own)
     except OSError:
         log.debug("request %s: the client went before its error", call.request_id)
 

@@ -9,34 +9,41 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dispatcher.core import reports
 from dispatcher.core.events import WorkflowCancelled, WorkflowDeclared
-from dispatcher.core.types import WorkflowId
 from dispatcher.core.workflow_types import StagePlan, WorkflowDeclaration
-from dispatcher.gateway.api.intake import new_id
+from dispatcher.gateway.api.guarded import guarded
+from dispatcher.gateway.calls import new_id
 from dispatcher.gateway.errors import ApiError
 from dispatcher.gateway.parsing.fields import ID_MAX, MS_MAX
 from dispatcher.gateway.parsing.hints import WIDTH_MAX, HeaderBag
+from dispatcher.gateway.parsing.spec import TenantTerms
 from dispatcher.gateway.runtime import Gateway
+
+WORKFLOWS = "/v1/workflows"
 
 #: what a header can carry, since calls name their workflow and stage in headers
 Name = Annotated[str, Field(min_length=1, max_length=ID_MAX, pattern=r"^[\x20-\x7e]+$")]
 
 
+TOKENS_MAX = 1 << 31
+"""Most tokens that a stage may declare."""
+
+
 class StageBody(BaseModel):
     """One stage, as far as it is known."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: Name
     width: int = Field(default=1, ge=1, le=WIDTH_MAX, description="calls side by side")
-    prompt_tokens: int | None = Field(default=None, ge=0)
-    output_tokens: int | None = Field(default=None, ge=0)
+    prompt_tokens: int | None = Field(default=None, ge=0, le=TOKENS_MAX)
+    output_tokens: int | None = Field(default=None, ge=0, le=TOKENS_MAX)
     after: list[Name] = Field(default=[], max_length=200, description="stages it waits for")
 
 
 class WorkflowBody(BaseModel):
     """A workflow that is about to begin."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     id: Name | None = Field(default=None, description="made up where absent")
     workflow: Name = Field(default="default", description="the application or template")
@@ -45,19 +52,25 @@ class WorkflowBody(BaseModel):
 
 
 def workflow_routes(gateway: Gateway) -> APIRouter:
-    """The routes."""
-    router = APIRouter(prefix="/v1/workflows", tags=["workflows"])
+    """The routes. An id is its tenant's own: another tenant's of that name is another workflow."""
+
+    def terms_of(request: Request) -> TenantTerms:
+        bag = HeaderBag(request.scope["headers"])
+        return gateway.tenants.terms_for(gateway.tenants.identify(bag), bag)
+
+    router = APIRouter(prefix=WORKFLOWS, tags=["workflows"], route_class=guarded(gateway, terms_of))
 
     @router.post("", summary="Declare a workflow; answers its id and a quote", status_code=201)
     async def declare(body: WorkflowBody, request: Request) -> dict[str, Any]:
         gateway.refuse_if_closing()
-        bag = HeaderBag(request.scope["headers"])
-        terms = gateway.tenants.terms_for(gateway.tenants.identify(bag), bag)
+        terms = terms_of(request)
+        workflow_id = body.id or new_id("wf")
+        slo_s = None if body.slo_ms is None else body.slo_ms / 1000.0
         declaration = WorkflowDeclaration(
-            workflow_id=WorkflowId(body.id or new_id("wf")),
+            workflow_id=terms.own(workflow_id),
             application=body.workflow,
             tenant=terms.name,
-            slo_s=None if body.slo_ms is None else body.slo_ms / 1000.0,
+            slo_s=terms.end_to_end_s(slo_s, gateway.usual_slo_s(body.workflow)),
             stages=tuple(
                 StagePlan(s.name, s.width, s.prompt_tokens, s.output_tokens, tuple(s.after))
                 for s in body.stages
@@ -70,7 +83,7 @@ def workflow_routes(gateway: Gateway) -> APIRouter:
         quote = reports.quote(gateway.coordinator, declaration)
         finish_s = quote.earliest_finish_s
         return {
-            "id": declaration.workflow_id,
+            "id": workflow_id,
             "workflow": declaration.application,
             "quote": {
                 "feasible": quote.feasible,
@@ -80,25 +93,24 @@ def workflow_routes(gateway: Gateway) -> APIRouter:
             },
         }
 
-    @router.get("/{workflow_id}", summary="Explain a workflow, live or ended of late")
+    @router.get("/{workflow_id:path}", summary="Explain a workflow, live or ended of late")
     async def explain(workflow_id: str, request: Request) -> dict[str, Any]:
-        gateway.tenants.identify(HeaderBag(request.scope["headers"]))
-        found = gateway.tracker.explain(WorkflowId(workflow_id))
+        found = gateway.tracker.explain(terms_of(request).own(workflow_id))
         if found is None:
             raise _unknown(workflow_id)
-        return dict(found)
+        return {**found, "id": workflow_id}
 
-    @router.delete("/{workflow_id}", summary="Cancel a workflow and all its calls")
+    @router.delete("/{workflow_id:path}", summary="Cancel a workflow and all its calls")
     async def cancel(workflow_id: str, request: Request) -> dict[str, Any]:
-        gateway.tenants.identify(HeaderBag(request.scope["headers"]))
-        if gateway.tracker.explain(WorkflowId(workflow_id)) is None:
+        inside = terms_of(request).own(workflow_id)
+        if gateway.tracker.explain(inside) is None:
             raise _unknown(workflow_id)
-        calls = gateway.driver.calls_of(workflow_id)
+        calls = gateway.driver.calls_of(inside)
         for call in calls:
             call.error = ApiError(
                 410, f"The workflow {workflow_id} was cancelled.", code="workflow_cancelled"
             )
-        gateway.driver.handle(WorkflowCancelled(WorkflowId(workflow_id)))
+        gateway.driver.handle(WorkflowCancelled(inside))
         return {"id": workflow_id, "cancelled_calls": len(calls)}
 
     return router

@@ -20,6 +20,8 @@ SCHEDULED = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 SEATS_MAX = 4096
 PRIORITY_MAX = 1000
 """A client's `priority` counts up to this, either way; it only breaks ties."""
+NESTING_MAX = 254
+"""Levels of a body; as many as orjson writes, which is less than it reads."""
 _PART_DEPTH = 6
 _MODALITIES = {
     "image_url": "image",
@@ -54,7 +56,7 @@ def parse_json(raw: bytes) -> dict[str, Any]:
     """The body as an object.
 
     Raises:
-        ApiError: 400 where it is not JSON, or not an object.
+        ApiError: 400 where it is not JSON, not an object, or too deep to be written again.
     """
     try:
         parsed = orjson.loads(raw.removeprefix(b"\xef\xbb\xbf"))
@@ -62,6 +64,14 @@ def parse_json(raw: bytes) -> dict[str, Any]:
         raise bad_request(f"The body is not JSON: {error}.", code="invalid_json") from None
     if not isinstance(parsed, dict):
         raise bad_request("The body must be a JSON object.", code="invalid_json")
+    if len(raw) > 2 * NESTING_MAX:
+        # asking whether it can be written is the fastest way to find out: a tenth of reading it
+        try:
+            orjson.dumps(parsed)
+        except orjson.JSONEncodeError as error:
+            raise bad_request(
+                f"The body is nested too deep; at most {NESTING_MAX} levels.", code="invalid_json"
+            ) from error
     return parsed
 
 

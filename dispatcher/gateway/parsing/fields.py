@@ -14,7 +14,8 @@ MS_MAX = 1e10
 """Longest time, milliseconds (four months)."""
 
 _TRUE = frozenset({"1", "true", "yes"})
-_FALSE = frozenset({"0", "false", "no", ""})
+_FALSE = frozenset({"0", "false", "no"})
+_DIGITS_MAX = 10
 
 
 def header_text(name: str, value: bytes) -> str:
@@ -35,7 +36,8 @@ def header_text(name: str, value: bytes) -> str:
 def header_milliseconds(name: str, value: bytes) -> float:
     """A number of milliseconds above 0; returned in seconds."""
     try:
-        milliseconds = float(value)
+        # Python's own numbers may have underscores
+        milliseconds = math.nan if b"_" in value else float(value)
     except ValueError:
         milliseconds = math.nan
     if not 0 < milliseconds <= MS_MAX:
@@ -50,7 +52,7 @@ def header_milliseconds(name: str, value: bytes) -> float:
 def header_count(name: str, value: bytes, most: int) -> int:
     """A whole number from 1 to `most`."""
     text = value.strip()
-    if not text.isdigit() or not 1 <= int(text[:10]) <= most:
+    if not text.isdigit() or len(text) > _DIGITS_MAX or not 1 <= int(text) <= most:
         raise bad_request(
             f"Header {name}: expected a whole number from 1 to {most}, not {_shown(value)}.",
             param=name,

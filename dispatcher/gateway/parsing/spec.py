@@ -32,6 +32,19 @@ class TenantTerms:
     max_class: CallClass = CallClass.LATENCY
     weight: float = 1.0
     reject_late: bool = False
+    scope: str = ""
+    """What its workflow ids and stored responses are kept under, so that no other tenant meets
+    them; empty where no key says who is who."""
+
+    def own(self, workflow_id: str) -> WorkflowId:
+        """The id under which the scheduler knows a workflow of this tenant."""
+        return WorkflowId(self.scope + workflow_id)
+
+    def end_to_end_s(self, asked_s: float | None, usual_s: float) -> float | None:
+        """The SLO asked for; one that may not be most urgent gets none below the usual one."""
+        if asked_s is None or self.max_class is CallClass.LATENCY:
+            return asked_s
+        return max(asked_s, usual_s)
 
 
 def derive_class(hints: Hints, *, stream: bool) -> CallClass:
@@ -62,18 +75,20 @@ def make_spec(
     served_model: str,
     pinned_to: str | None,
     estimate_tokens: EstimateTokens,
+    usual_slo_s: Callable[[str], float],
 ) -> CallSpec:
     """Put it together.
 
     Args:
         hints: From headers and body.
         facts: From the body.
-        tenant: Clamps class and priority.
+        tenant: Clamps class, priority and SLOs.
         call_id: Unique among live calls.
         made_up_workflow_id: For a call that names no workflow: it is one of its own, and its last.
         served_model: The model's name at the engines, aliases resolved.
         pinned_to: The one instance that can serve it.
         estimate_tokens: From bytes of text.
+        usual_slo_s: Of the workflows of an application, where clients ask for none.
     """
     alone = hints.workflow_id is None
     call_class = clamp_class(
@@ -82,21 +97,23 @@ def make_spec(
     prompt_tokens = facts.prompt_token_ids + _TOKENS_PER_PICTURE * ("image" in facts.modalities)
     if facts.prompt_bytes or not prompt_tokens:
         prompt_tokens += estimate_tokens(served_model, facts.prompt_bytes)
-    priority = facts.client_priority
+    application = hints.application or "default"
+    priority, slo = facts.client_priority, Slo(hints.slo_s, hints.ttft_s, hints.tpot_s)
     if tenant.max_class is not CallClass.LATENCY:
         # a tenant that may not be most urgent may yield its place, not jump the queue
         priority = max(0, priority)
+        slo = Slo(tenant.end_to_end_s(hints.slo_s, usual_slo_s(application)))
     return CallSpec(
         call_id=CallId(call_id),
-        workflow_id=WorkflowId(hints.workflow_id or made_up_workflow_id),
+        workflow_id=tenant.own(hints.workflow_id or made_up_workflow_id),
         model=served_model,
         prompt_tokens=prompt_tokens,
-        application=hints.application or "default",
+        application=application,
         stage=hints.stage,
         stage_width=hints.stage_width,
         tenant=tenant.name,
         call_class=call_class,
-        slo=Slo(hints.slo_s, hints.ttft_s, hints.tpot_s),
+        slo=slo,
         max_tokens=facts.max_tokens,
         seats=facts.seats,
         modalities=facts.modalities,
