@@ -7,13 +7,11 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import orjson
-
 from dispatcher.core.commands import Dispatch
 from dispatcher.core.events import AttemptEnded, Event, FirstToken, Progress
 from dispatcher.core.types import AttemptId, Outcome, Usage
 from dispatcher.gateway.calls import LiveCall
-from dispatcher.gateway.errors import ApiError, Send, retry_after
+from dispatcher.gateway.errors import Send
 from dispatcher.gateway.fleet.engine import Engine
 from dispatcher.gateway.parsing.body import RESPONSES
 from dispatcher.gateway.relay import (
@@ -34,15 +32,18 @@ from dispatcher.gateway.upstream import (
     UpstreamError,
     UpstreamTimeoutError,
 )
+from dispatcher.gateway.verdict import (
+    Failure,
+    judge,
+    message_of,
+    read_refusal,
+    send_whole,
+    unreached,
+)
 
-#: An engine's error answer is read up to here.
-ERROR_BYTES_MAX = 256 * 1024
 #: Before an engine is sent a call again that it has failed; doubled each time.
 RETRY_PAUSE_S = 0.25
 RETRY_PAUSE_MAX_S = 2.0
-#: Statuses of an engine that another engine may not share.
-_OVERLOADED = frozenset({408, 425, 429, 503})
-_OUR_KEY_IS_WRONG = frozenset({401, 403})
 _FINISH_REASONS = {
     Finish.CUT_SHORT: "cut_short",
     Finish.ENGINE_ERROR: "engine_error",
@@ -92,16 +93,21 @@ class EngineDirectory(Protocol):
 class _Listener:
     """Turns what the relay notices into events."""
 
-    __slots__ = ("_attempt_id", "_post")
+    __slots__ = ("_attempt_id", "_engine", "_post")
 
-    def __init__(self, post: Callable[[Event], None], attempt_id: AttemptId) -> None:
+    def __init__(
+        self, post: Callable[[Event], None], attempt_id: AttemptId, engine: Engine
+    ) -> None:
         self._post = post
         self._attempt_id = attempt_id
+        self._engine = engine
 
     def first_token(self, now_s: float) -> None:
+        self._engine.heard_s = now_s
         self._post(FirstToken(self._attempt_id))
 
     def progress(self, now_s: float, output_tokens: int) -> None:
+        self._engine.heard_s = now_s
         self._post(Progress(self._attempt_id, output_tokens))
 
 
@@ -114,9 +120,9 @@ class AttemptRunner:
         *,
         clock: Callable[[], float],
         stall_timeout_s: float,
-        remember_response: Callable[[str, str], None],
+        remember_response: Callable[[str, str, str], None],
     ) -> None:
-        """`remember_response(response id, instance id)` hears of stored responses."""
+        """`remember_response(response id, instance id, scope)` hears of stored responses."""
         self._engines = engines
         self._clock = clock
         self._stall_timeout_s = stall_timeout_s
@@ -143,25 +149,25 @@ class AttemptRunner:
     ) -> AttemptResult:
         engine = self._engines.engine(dispatch.instance_id)
         if engine is None:
-            return self._failed(call, 503, "the engine has left the fleet", "down")
+            return _failed(call, Failure(503, "the engine has left the fleet", "down"))
         while True:
             priority = dispatch.engine_priority if engine.sends_priority else None
             try:
                 response = await self._request(call, engine, priority)
+                engine.heard_s = self._clock()
                 if 200 <= response.status < 300:
                     return await self._relay(call, engine, response, dispatch, post)
-                refusal = await response.read_all(ERROR_BYTES_MAX) or b""
-            except UpstreamConnectError as error:
-                self._engines.unreachable(engine, str(error))
-                return self._failed(call, 502, str(error), "connect")
-            except UpstreamTimeoutError as error:
-                self._engines.unreachable(engine, str(error))
-                return self._failed(call, 504, str(error), "timeout")
+                refusal = await read_refusal(response)
             except UpstreamError as error:
-                return self._failed(call, 502, str(error), "closed")
+                if isinstance(error, UpstreamConnectError | UpstreamTimeoutError):
+                    self._engines.unreachable(engine, str(error))
+                return _failed(call, unreached(error))
             if priority is not None and engine.refuses_priority(response.status, refusal):
                 continue
-            return await self._judge(call, engine, response, refusal)
+            failure = judge(engine.settings.id, response, refusal)
+            if failure is not None:
+                return _failed(call, failure)
+            return await self._refuse(call, engine, response, refusal)
 
     async def _request(
         self, call: LiveCall, engine: Engine, priority: int | None
@@ -206,7 +212,7 @@ class AttemptRunner:
             headers=headers,
             clock=self._clock,
             strip_usage=not wants_usage(call.facts.parsed),
-            observer=_Listener(post, dispatch.attempt_id),
+            observer=_Listener(post, dispatch.attempt_id, engine),
             started=call.started,
             stall_timeout_s=self._stall_timeout_s,
         )
@@ -255,46 +261,24 @@ class AttemptRunner:
             return replace(result, outcome=Outcome.CLIENT_ERROR, detail=outcome.error)
         reason = _FINISH_REASONS[outcome.finish]
         if outcome.retryable:
-            return self._failed(call, 502, outcome.error, reason)
+            return _failed(call, Failure(502, outcome.error, reason))
         await call.end_with_error(f"The engine failed: {outcome.error}", 502)
         return replace(result, outcome=Outcome.ENGINE_ERROR, detail=outcome.error, reason=reason)
 
-    async def _judge(
+    async def _refuse(
         self, call: LiveCall, engine: Engine, response: EngineResponse, refusal: bytes
     ) -> AttemptResult:
-        """An engine said no: the client's fault, ours, or the engine's?"""
-        status = response.status
-        said = _message(refusal)
-        if status in _OUR_KEY_IS_WRONG:
-            why = f"engine {engine.settings.id} does not take the gateway's key"
-            return self._failed(call, 502, why, "auth")
-        if status in _OVERLOADED:
-            wait = response.header(b"retry-after")
-            return self._failed(call, status, said, "overloaded", wait)
-        if status >= 500 or status < 400:
-            shown = status if status in (501, 504) else 502
-            return self._failed(call, shown, f"status {status}: {said}", "status")
+        """The request is at fault: its client hears what the engine said."""
+        said = message_of(refusal)
         if call.started:
-            await call.end_with_error(said, status)
+            await call.end_with_error(said, response.status)
         else:
             own = call.own_headers(engine.settings.id, self._clock())
             headers = response_headers(response.headers, extra=own)
             headers.append((b"content-length", b"%d" % len(refusal)))
             call.started = call.sent = call.complete = True
-            await _send_whole(call.send, status, headers, refusal)
+            await send_whole(call.send, response.status, headers, refusal)
         return AttemptResult(Outcome.CLIENT_ERROR, detail=said)
-
-    def _failed(
-        self, call: LiveCall, status: int, why: str, reason: str, wait: bytes | None = None
-    ) -> AttemptResult:
-        """Nothing has reached the client: another instance may try."""
-        headers = None
-        if status in (429, 503) and wait is not None and wait.isdigit():
-            headers = retry_after(float(wait), "engine_overloaded")
-        call.failure = ApiError(
-            status, f"The engine failed: {why}", code=f"engine_{reason}", headers=headers
-        )
-        return AttemptResult(Outcome.ENGINE_ERROR, retryable=True, detail=why, reason=reason)
 
     def _noting_response_id(self, call: LiveCall, engine: Engine) -> Send:
         """Learn which engine holds the response, from the first bytes that pass."""
@@ -306,15 +290,18 @@ class AttemptRunner:
                 found = True
                 response_id = _response_id(message["body"])
                 if response_id is not None:
-                    self._remember_response(response_id, engine.settings.id)
+                    self._remember_response(response_id, engine.settings.id, call.scope)
             await call.send(message)
 
         return send
 
 
-async def _send_whole(send: Send, status: int, headers: RawHeaders, body: bytes) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+def _failed(call: LiveCall, failure: Failure) -> AttemptResult:
+    """Nothing has reached the client: another instance may try."""
+    call.failure = failure.error()
+    return AttemptResult(
+        Outcome.ENGINE_ERROR, retryable=True, detail=failure.why, reason=failure.reason
+    )
 
 
 def _response_id(data: bytes) -> str | None:
@@ -327,15 +314,3 @@ def _response_id(data: bytes) -> str | None:
     if opened < 0 or not 0 < closed - opened <= 256:
         return None
     return data[opened + 1 : closed].decode("ascii", "replace")
-
-
-def _message(refusal: bytes) -> str:
-    """What an engine's error body says, briefly."""
-    try:
-        parsed = orjson.loads(refusal)
-    except orjson.JSONDecodeError:
-        return refusal[:200].decode("utf-8", "replace") or "no reason given"
-    error = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed
-    if isinstance(error, dict):
-        error = error.get("message", error)
-    return str(error)[:500]
