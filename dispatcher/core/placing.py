@@ -251,8 +251,12 @@ class Placing(Waiting):
             call = self._patience[stolen][1]
             if not self._fleet.fits(call, instance):
                 raise InvariantError(f"{self.policy.name} stole {stolen}, which does not fit")
+            robbed = call.instance
             if not self._admit(call, seats[0], instance, now_s):
                 return
+            if robbed is not None:
+                # the one behind the stolen call may fit where that did not
+                self.touch(robbed)
 
     def _fill_one(self, instance: Instance, now_s: float) -> bool:
         assert instance.queue is not None

@@ -274,3 +274,23 @@ def test_a_declaration_reaches_calls_that_wait_already():
     world.post(ev.WorkflowDeclared(WorkflowDeclaration(WorkflowId("w"), "chat", slo_s=3.0)))
     assert world.coordinator.calls[CallId("waiting")].budget != before
     assert AttemptId(1) in world.coordinator.attempts
+
+
+class StealOldest:
+    """Takes the first call of any other queue."""
+
+    def steal(self, instance, fleet, now_s):
+        for other in fleet.instances.values():
+            for call in other.queue or ():
+                if other is not instance:
+                    return call.spec.call_id
+        return None
+
+
+def test_when_a_wide_head_is_stolen_the_one_behind_it_goes():
+    world = World(policy(stealing=StealOldest()))
+    world.up("i", seats=2)
+    world.arrive("running")
+    world.arrive("wide", seats=2)
+    world.arrive("narrow")
+    assert world.sent(world.up("j", seats=2)) == [("wide", "j"), ("narrow", "i")]
