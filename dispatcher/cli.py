@@ -6,22 +6,22 @@ import asyncio
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 import uvloop
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher.catalog import build_policy, policy_entries
+from dispatcher.catalog import policy_entries
 from dispatcher.config import Settings, load_settings
 from dispatcher.core.errors import ConfigurationError, HeadwayError
 from dispatcher.emulator.fleet import run_fleet
 from dispatcher.emulator.settings import EmulatorSettings
 from dispatcher.gateway.about import VERSION
 from dispatcher.gateway.server import serve as serve_gateway
-from dispatcher.registry import PolicyServices
 
 app = typer.Typer(
     help="Deadline-aware scheduling of LLM workflows over mixed vLLM fleets.",
@@ -109,7 +109,7 @@ def emulate(  # noqa: PLR0917 - these are options
             }
         )
     except ValidationError as error:
-        _fail("\n".join(str(mistake["msg"]) for mistake in error.errors()))
+        _fail("\n".join(_of_option(mistake) for mistake in error.errors()))
     _log_to_terminal()
     name = settings.served_names[0]
 
@@ -143,8 +143,14 @@ def policies() -> None:
 def check_config(file: Annotated[Path, typer.Argument(help="YAML file")]) -> None:
     """Validate a configuration; says which key is wrong and what was expected."""
     settings = _load(file, {})
-    engines = len(settings.engines) or "no (the embedded fleet would run)"
-    _out.print(f"{file} is valid: policy {settings.policy.name}, {engines} engines")
+    engines = f"{len(settings.engines)} engines"
+    if not settings.engines:
+        engines = "no engines (the embedded fleet would run)"
+    _out.print(
+        f"{file} is valid: policy {settings.policy.name}, {engines}",
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 @app.command()
@@ -153,19 +159,18 @@ def version() -> None:
     _out.print(VERSION)
 
 
-def _load(path: Path | None, overrides: dict[str, object]) -> Settings:
-    """Settings whose policy exists and takes its parameters; ends the program otherwise."""
-    import random  # noqa: PLC0415
+def _of_option(mistake: ErrorDetails) -> str:
+    """What is wrong with which option; nothing is named where several do not go together."""
+    message = mistake["msg"].removeprefix("Value error, ")
+    return "".join(f"--{part}: ".replace("_", "-") for part in mistake["loc"][:1]) + message
 
+
+def _load(path: Path | None, overrides: dict[str, object]) -> Settings:
+    """Settings; ends the program where they are wrong."""
     try:
-        settings = load_settings(path, overrides)
-        services = PolicyServices(random=random.Random(0))  # noqa: S311 - builds one to try it
-        build_policy(settings.policy.name, settings.policy.params, services)
+        return load_settings(path, overrides)
     except ConfigurationError as error:
-        where = "" if path is None else f"{path}: policy: "
-        message = str(error)
-        _fail(message if str(path) in message or path is None else where + message)
-    return settings
+        _fail(str(error))
 
 
 def _announce(settings: Settings, url: str) -> None:
@@ -183,8 +188,8 @@ def _log_to_terminal() -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-def _fail(message: str) -> None:
-    _err.print(message, style="bold red", highlight=False, markup=False)
+def _fail(message: str) -> NoReturn:
+    _err.print(message, style="bold red", highlight=False, markup=False, soft_wrap=True)
     sys.exit(2)
 
 

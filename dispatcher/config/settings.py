@@ -6,13 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
 )
+from pydantic_core import PydanticCustomError
 
+from dispatcher.core.errors import ConfigurationError
 from dispatcher.core.gpu_profiles import (
     GpuProfile,
     ModelProfile,
@@ -21,13 +25,40 @@ from dispatcher.core.gpu_profiles import (
     model_profile,
 )
 from dispatcher.core.types import CallClass
-
-ENV_PREFIX = "HEADWAY_"
-ENV_DELIMITER = "__"
+from dispatcher.engine_model.config import EngineConfig
 
 Name = Annotated[
     str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$")
 ]
+
+SECONDS_MAX = 1e7
+"""Longest time that a setting may name (four months)."""
+
+COUNT_MAX = 1_000_000_000
+"""Largest number that a setting may name."""
+
+Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX)]
+Count = Annotated[int, Field(ge=1, le=COUNT_MAX)]
+
+
+def _printable(text: str) -> str:
+    """What can stand in a header or a URL as it is."""
+    if not all("!" <= letter <= "~" for letter in text):
+        raise ValueError("expected printable ASCII characters without blanks")
+    return text
+
+
+Printable = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_printable)]
+
+
+def _encodable(text: str) -> str:
+    """Without halves of surrogate pairs, which YAML's escapes allow and no JSON can hold."""
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise ValueError("expected a text that UTF-8 can hold")
+    return text
+
+
+Text = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_encodable)]
 
 
 def _known(lookup: Callable[[str], GpuProfile | ModelProfile], name: str) -> str:
@@ -41,34 +72,46 @@ def _known(lookup: Callable[[str], GpuProfile | ModelProfile], name: str) -> str
 def _refuse_twins(section: str, key: str, values: list[str]) -> None:
     for index, value in enumerate(values):
         if value in values[:index]:
-            shown = "a key" if key == "api_key" else repr(value)
-            raise ValueError(f"{section}.{index}.{key}: {shown} is used twice; expected one each")
+            raise PydanticCustomError(
+                "twin",
+                "is used by {section}.{first} already; expected one each",
+                {"section": section, "first": values.index(value), "at": (section, index, key)},
+            )
 
 
 class Section(BaseModel):
     """A part of the settings: an unknown key is an error, and nothing changes afterwards."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
 
 
 class ServerSettings(Section):
     """How clients reach the gateway."""
 
-    host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
+    host: Printable = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(
         default=8080, ge=0, le=65535, description="port to listen on; 0 picks a free one"
     )
     max_body_mb: float = Field(
-        default=64, gt=0, le=1024, description="largest request body, 10^6 bytes"
+        default=64, ge=0.001, le=1024, description="largest request body, 10^6 bytes"
     )
-    admin_token: str | None = Field(
+    admin_token: Printable | None = Field(
         default=None,
-        min_length=1,
+        repr=False,
         description="bearer token of the admin API; none: loopback clients only",
     )
     access_log: bool = Field(default=False, description="one line a request")
     shutdown_grace_s: float = Field(
-        default=30, ge=0, description="how long calls may go on after SIGTERM, seconds"
+        default=30,
+        ge=0,
+        le=SECONDS_MAX,
+        description="how long calls may go on after SIGTERM, seconds",
     )
 
 
@@ -76,17 +119,17 @@ class TenantSettings(Section):
     """One client of the gateway, known by its key."""
 
     name: Name = Field(description="how metrics and explanations call it")
-    api_key: str = Field(
-        min_length=1, description="its key: `Authorization: Bearer` or `x-api-key`"
+    api_key: Printable = Field(
+        repr=False, description="its key: `Authorization: Bearer` or `x-api-key`"
     )
     max_class: CallClass = Field(
         default=CallClass.LATENCY, description="the most urgent class it may ask for"
     )
-    max_in_flight: int | None = Field(default=None, ge=1, description="calls it may have at once")
-    tokens_per_minute: int | None = Field(
-        default=None, ge=1, description="prompt and output tokens"
+    max_in_flight: Count | None = Field(default=None, description="calls it may have at once")
+    tokens_per_minute: Count | None = Field(default=None, description="prompt and output tokens")
+    weight: float = Field(
+        default=1.0, ge=1e-6, le=1e6, description="its share where policies share"
     )
-    weight: float = Field(default=1.0, gt=0, description="its share where policies share")
     reject_late: bool = Field(
         default=False,
         description="answer 408 once a workflow's deadline is gone instead of running on",
@@ -111,8 +154,8 @@ class PolicySettings(Section):
 class QueueSettings(Section):
     """What may wait."""
 
-    max_calls: int = Field(default=10_000, ge=1, description="calls that may wait in all")
-    max_wait_s: float = Field(default=600, gt=0, description="longest wait of one call, seconds")
+    max_calls: Count = Field(default=10_000, description="calls that may wait in all")
+    max_wait_s: Seconds = Field(default=600, description="longest wait of one call, seconds")
     max_attempts: int = Field(
         default=3, ge=1, le=10, description="tries of one call before it fails"
     )
@@ -124,26 +167,51 @@ class EngineSettings(Section):
     id: Name = Field(description="how metrics and the admin API call it")
     url: str = Field(description="its base URL, without /v1")
     gpu: str | None = Field(default=None, description="GPU type the cost model starts from")
-    tp: int = Field(default=1, ge=1, description="GPUs that share the model")
+    tp: int = Field(default=1, ge=1, le=1024, description="GPUs that share the model")
     size: str | None = Field(
         default=None, description="model shape (8b, 13b, 70b); none: read from the model's name"
     )
-    seats: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+    seats: Literal["auto"] | int = Field(
         default="auto", description="calls in flight; auto: found by watching the engine"
     )
     engine_priority: Literal["auto"] | bool = Field(
         default="auto", description="send `priority`; auto: until the engine refuses it"
     )
-    api_key: str | None = Field(
-        default=None, min_length=1, description="key that the engine asks for"
+    api_key: Printable | None = Field(
+        default=None, repr=False, description="key that the engine asks for"
     )
+
+    # one message rather than one for each branch of the type
+    @field_validator("seats", mode="before")
+    @classmethod
+    def _check_seats(cls, seats: object) -> object:
+        number = isinstance(seats, int) and not isinstance(seats, bool) and 1 <= seats <= COUNT_MAX
+        if seats != "auto" and not number:
+            raise ValueError(f"expected auto, or a whole number from 1 to {COUNT_MAX}")
+        return seats
+
+    @field_validator("engine_priority", mode="before")
+    @classmethod
+    def _check_engine_priority(cls, sends: object) -> object:
+        if sends != "auto" and not isinstance(sends, bool):
+            raise ValueError("expected auto, true or false")
+        return sends
 
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("expected http(s)://host[:port]")
+        if "@" in url:
+            raise ValueError("expected no user or password in the URL; use api_key")
+        _printable(url)  # before it is taken apart, which drops line ends in silence
+        try:
+            parts = urlsplit(url)
+            right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # no port, or no IPv6 address
+            right = False
+        if not right:
+            raise ValueError("expected http(s)://host[:port] with a port from 1 to 65535")
+        if "?" in url or "#" in url:
+            raise ValueError("expected no query or fragment in the URL")
         return url.rstrip("/").removesuffix("/v1")
 
     @field_validator("gpu")
@@ -164,21 +232,22 @@ class FleetSettings(Section):
         default=1.0, ge=0.05, le=60, description="between two looks, seconds"
     )
     poll_timeout_s: float = Field(default=2.0, gt=0, le=60, description="for one look, seconds")
-    failures_until_down: int = Field(
-        default=3, ge=1, description="failed looks that take an engine out"
+    failures_until_down: Count = Field(
+        default=3, description="failed looks that take an engine out"
     )
-    stall_timeout_s: float = Field(
+    stall_timeout_s: Seconds = Field(
         default=120.0,
-        gt=0,
         description="silence that ends a stream, or puts a busy engine to the test, seconds",
     )
-    connect_timeout_s: float = Field(default=5.0, gt=0, description="for one connection, seconds")
+    connect_timeout_s: float = Field(
+        default=5.0, gt=0, le=600, description="for one connection, seconds"
+    )
 
 
 class ModelSettings(Section):
     """Names of models."""
 
-    aliases: Mapping[str, str] = Field(
+    aliases: Mapping[Text, Text] = Field(
         default={}, description="what clients ask for: what is served"
     )
 
@@ -186,28 +255,34 @@ class ModelSettings(Section):
 class WorkflowSettings(Section):
     """What holds for the workflows of one application; `default` for all others."""
 
-    slo_s: float | None = Field(default=None, gt=0, description="end-to-end SLO, seconds")
-    idle_s: float | None = Field(
-        default=None, gt=0, description="silence that ends a workflow, seconds"
+    slo_s: Seconds | None = Field(default=None, description="end-to-end SLO, seconds")
+    idle_s: Seconds | None = Field(
+        default=None, description="silence that ends a workflow, seconds"
     )
 
 
 class StoreSettings(Section):
     """Where learned state is kept."""
 
-    path: str | None = Field(
-        default="headway.sqlite", min_length=1, description="SQLite file; null: off"
+    path: Text | None = Field(
+        default="headway.sqlite",
+        pattern=r"^[^\x00]+$",
+        description="SQLite file; null: off",
     )
-    save_interval_s: float = Field(default=60, ge=1, description="between two saves, seconds")
+    save_interval_s: float = Field(
+        default=60, ge=1, le=SECONDS_MAX, description="between two saves, seconds"
+    )
 
 
 class EmbeddedSettings(Section):
     """The emulated fleet that runs when no engine is configured."""
 
-    time_scale: float = Field(default=2.0, gt=0, le=1000, description="times faster than real time")
+    time_scale: float = Field(
+        default=2.0, ge=0.01, le=1000, description="times faster than real time"
+    )
     max_num_seqs: int = Field(default=8, ge=1, le=4096, description="seats an engine")
     size: str = Field(default="8b", description="model shape: 8b, 13b or 70b")
-    seed: int = Field(default=0, description="seed of output lengths and texts")
+    seed: int = Field(default=0, ge=0, le=COUNT_MAX, description="seed of output lengths and texts")
     gpus: tuple[str, ...] = Field(
         default=("A100", "A100", "L40", "A6000"),
         min_length=1,
@@ -225,23 +300,25 @@ class EmbeddedSettings(Section):
     def _check_gpus(cls, gpus: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(_known(gpu_profile, gpu) for gpu in gpus)
 
+    @model_validator(mode="after")
+    def _fits(self) -> EmbeddedSettings:
+        for gpu in self.gpus:
+            try:
+                EngineConfig.sized(
+                    gpu_profile(gpu), model_profile(self.size), max_num_seqs=self.max_num_seqs
+                )
+            except ConfigurationError as error:
+                raise ValueError(str(error)) from error
+        return self
+
 
 DEFAULT_WORKFLOW = "default"
 DEFAULT_SLO_S = 60.0
 DEFAULT_IDLE_S = 300.0
 
 
-class Settings(BaseSettings):
-    """All of them. Environment variables `HEADWAY_<SECTION>__<KEY>` override the file."""
-
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        env_prefix=ENV_PREFIX,
-        env_nested_delimiter=ENV_DELIMITER,
-        env_parse_none_str="null",
-        validate_default=True,
-    )
+class Settings(Section):
+    """All of them, by section."""
 
     server: ServerSettings = ServerSettings()
     tenants: tuple[TenantSettings, ...] = ()
@@ -253,18 +330,6 @@ class Settings(BaseSettings):
     workflows: Mapping[str, WorkflowSettings] = Field(default={}, validate_default=False)
     store: StoreSettings = StoreSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment wins over what the file says; no other source."""
-        return env_settings, init_settings
 
     @model_validator(mode="after")
     def _unique(self) -> Settings:

@@ -65,7 +65,12 @@ def test_no_file_means_defaults() -> None:
             "engines.1.gpu",
             "unknown GPU",
         ),
-        ("engines:\n- id: a\n  url: http://a\n  seats: 0\n", 4, "engines.0.seats", "equal to 1"),
+        (
+            "engines:\n- id: a\n  url: http://a\n  seats: 0\n",
+            4,
+            "engines.0.seats",
+            "auto, or a whole number from 1",
+        ),
         ("queue:\n  max_wait_s: -1\n", 2, "queue.max_wait_s", "greater than 0"),
         ("workflows:\n  a:\n    slo: 3\n", 3, "workflows.a.slo", "expected one of slo_s, idle_s"),
         ("server: {port: 1}\nserver: {port: 2}\n", 2, "server", "given twice"),
@@ -89,7 +94,7 @@ def test_a_mistake_names_its_line_its_key_and_what_was_expected(
         ("- 1\n", "expected sections"),
         (
             "engines:\n- {id: a, url: 'http://a'}\n- {id: a, url: 'http://b'}\n",
-            "engines.1.id: 'a' is used twice",
+            "line 3: engines.1.id: is used by engines.0 already",
         ),
     ],
 )
