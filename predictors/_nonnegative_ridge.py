@@ -11,8 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from predictors._numbers import number
+
 _SWEEPS = 4
 """Passes of coordinate descent after each sample; later samples go on from there."""
+_LARGEST = 1e100
+"""No sum of what is fitted comes near it; its products are still finite."""
 
 
 class NonNegativeRidge:
@@ -88,10 +92,12 @@ class NonNegativeRidge:
         """Take over what `dump` gave.
 
         Raises:
-            ValueError: The state is of another size or not numbers.
+            KeyError, ValueError: The state is of another size or not numbers that `add` can give.
         """
         gram = _matrix(state["gram"], self._size)
         moment, coefficients = _matrix([state["moment"], state["coefficients"]], self._size, rows=2)
+        if not all(value > 0 for value in coefficients):
+            raise ValueError("coefficients: expected numbers above 0")
         self._gram, self._moment, self.coefficients = gram, moment, coefficients
 
 
@@ -103,5 +109,5 @@ def _matrix(value: object, columns: int, rows: int | None = None) -> list[list[f
     for row in value:
         if not isinstance(row, list) or len(row) != columns:
             raise ValueError(f"expected {rows} rows of {columns} numbers")
-        result.append([float(item) for item in row])
+        result.append([number(item, "fit", 0.0, _LARGEST) for item in row])
     return result

@@ -20,13 +20,14 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from dispatcher.core.errors import UnknownInstanceError
 from dispatcher.core.gpu_profiles import CostProfile
 from dispatcher.core.ports import AttemptTiming
 from dispatcher.core.types import InstanceId, InstanceSpec
 from predictors._nonnegative_ridge import NonNegativeRidge
+from predictors._numbers import count, number
 
 GENERIC_PROFILE = CostProfile(
     prefill_s_per_token=1e-4,
@@ -53,6 +54,12 @@ _CUT_UP, _CUT_DOWN = 2.5, 4.0
 """Cut at so many times the usual error of log time."""
 _LOG_LIMIT = 20.0
 
+_SECONDS = (1e-7, 1e5)
+"""What an attempt may teach and what is predicted: no prefill takes longer than a day."""
+_MOST_TOKENS, _MOST_RUNNING = 1e10, 1e6
+_COEFFICIENTS = (1e-18, 1e9)
+_LOG_FACTORS = (-40.0, 40.0)
+
 _Five = tuple[float, float, float, float, float]
 """a, b, c, d, e."""
 
@@ -70,8 +77,9 @@ class LinearCostSettings:
     """Attempts that a given profile's common factor is worth."""
     generic_samples: float = 0.05
     """The same for `GENERIC_PROFILE`."""
-    max_instances: int = 1_000
-    """Instances remembered; the one that joined longest ago goes first."""
+    max_departed: int = 1_000
+    """Instances remembered that are not in the fleet; the one that left longest ago goes first.
+    Those in the fleet are all kept."""
 
 
 class LinearCost:
@@ -88,44 +96,59 @@ class LinearCost:
 
     def __init__(self, settings: LinearCostSettings | None = None) -> None:
         self._settings = settings or LinearCostSettings()
-        #: joined longest ago first
-        self._fits: OrderedDict[InstanceId, _InstanceFit] = OrderedDict()
+        #: in the fleet
+        self._fits: dict[InstanceId, _InstanceFit] = {}
+        #: learned of instances that are not in the fleet; left longest ago first
+        self._departed: OrderedDict[InstanceId, _InstanceFit] = OrderedDict()
 
     def add_instance(self, spec: InstanceSpec) -> None:
         """Start from its profile, or a generic one; what was learned under the id is kept."""
-        known = self._fits.get(spec.instance_id)
+        known = self._departed.pop(spec.instance_id, None) or self._fits.get(spec.instance_id)
         if known is not None and known.samples:
-            self._fits.move_to_end(spec.instance_id)
+            self._fits[spec.instance_id] = known
             return
         trust = self._settings.profile_samples
         profile = spec.profile
         if profile is None:
             trust, profile = self._settings.generic_samples, GENERIC_PROFILE
         self._fits[spec.instance_id] = _InstanceFit(self._settings, profile, trust)
-        self._fits.move_to_end(spec.instance_id)
-        self._forget()
+
+    def remove_instance(self, instance_id: InstanceId) -> None:
+        """It has left the fleet; what was learned is kept for its return, within a bound.
+
+        Raises:
+            UnknownInstanceError: The instance is not in the fleet.
+        """
+        fit = self._fit(instance_id)
+        del self._fits[instance_id]
+        if fit.samples:
+            self._departed[instance_id] = fit
+            self._forget()
 
     def prefill_s(self, instance_id: InstanceId, uncached_tokens: float) -> float:
-        """Time to first token without queueing; seconds, above 0.
+        """Time to first token without queueing; seconds, in [1e-7, 1e5].
 
         Raises:
-            UnknownInstanceError: The instance never joined.
+            UnknownInstanceError: The instance is not in the fleet.
         """
-        return self._fit(instance_id).profile.prefill_s(uncached_tokens)
+        uncached = _within(uncached_tokens, 0.0, _MOST_TOKENS)
+        return _within(self._fit(instance_id).profile.prefill_s(uncached), *_SECONDS)
 
     def tpot_s(self, instance_id: InstanceId, running: float, resident_tokens: float) -> float:
-        """Time per output token; seconds, above 0.
+        """Time per output token; seconds, in [1e-7, 1e5].
 
         Raises:
-            UnknownInstanceError: The instance never joined.
+            UnknownInstanceError: The instance is not in the fleet.
         """
-        return self._fit(instance_id).profile.tpot_s(running, resident_tokens)
+        running = _within(running, 0.0, _MOST_RUNNING)
+        resident = _within(resident_tokens, 0.0, _MOST_TOKENS)
+        return _within(self._fit(instance_id).profile.tpot_s(running, resident), *_SECONDS)
 
     def learn(self, timing: AttemptTiming) -> None:
         """One attempt has ended well; times that are not positive numbers teach nothing.
 
         Raises:
-            UnknownInstanceError: The instance never joined.
+            UnknownInstanceError: The instance is not in the fleet.
         """
         self._fit(timing.instance_id).learn(timing)
 
@@ -133,41 +156,59 @@ class LinearCost:
         """The coefficients as they are now.
 
         Raises:
-            UnknownInstanceError: The instance never joined.
+            UnknownInstanceError: The instance is not in the fleet.
         """
         return self._fit(instance_id).profile
 
     def stats(self) -> dict[str, object]:
-        """Per instance: attempts seen, usual relative error, coefficients; JSON-ready."""
+        """Per instance of the fleet: attempts seen, usual relative error, coefficients by name.
+
+        JSON-ready; the name of each coefficient carries its unit.
+        """
         return {instance_id: fit.stats() for instance_id, fit in self._fits.items()}
 
     def dump(self) -> dict[str, object]:
         """What was learned, as plain JSON values."""
-        return {instance_id: fit.dump() for instance_id, fit in self._fits.items() if fit.samples}
+        # Those in the fleet last: where too many are read back, they are the ones that stay.
+        fits = {**self._departed, **self._fits}
+        return {instance_id: fit.dump() for instance_id, fit in fits.items() if fit.samples}
 
     def load(self, state: Mapping[str, object]) -> None:
         """Take over what `dump` gave; instances it does not name are left as they are.
 
         Raises:
-            KeyError, ValueError: The state does not have the shape that `dump` gives.
+            KeyError, ValueError: The state does not have the shape that `dump` gives; nothing has
+                changed then.
         """
+        loaded: dict[InstanceId, _InstanceFit] = {}
         for name, entry in state.items():
             if not isinstance(entry, dict):
                 raise ValueError(f"{name}: expected an object")
             fit = _InstanceFit(self._settings, GENERIC_PROFILE, self._settings.profile_samples)
             fit.load(entry)
-            self._fits[InstanceId(name)] = fit
+            loaded[InstanceId(name)] = fit
+        for instance_id, fit in loaded.items():
+            if instance_id in self._fits:
+                self._fits[instance_id] = fit
+            else:
+                self._departed[instance_id] = fit
+                self._departed.move_to_end(instance_id)
         self._forget()
 
+    @property
+    def departed(self) -> int:
+        """Instances remembered that are not in the fleet."""
+        return len(self._departed)
+
     def _forget(self) -> None:
-        while len(self._fits) > self._settings.max_instances:
-            self._fits.popitem(last=False)
+        while len(self._departed) > self._settings.max_departed:
+            self._departed.popitem(last=False)
 
     def _fit(self, instance_id: InstanceId) -> _InstanceFit:
         try:
             return self._fits[instance_id]
         except KeyError:
-            raise UnknownInstanceError(f"instance {instance_id!r} never joined") from None
+            raise UnknownInstanceError(f"instance {instance_id!r} is not in the fleet") from None
 
 
 class _Factor:
@@ -187,6 +228,7 @@ class _Factor:
     def add(self, log_ratio: float, weight: float) -> None:
         self.weight = self.weight * self._keep + weight
         self.log += weight / self.weight * (log_ratio - self.log)
+        self.log = _within(self.log, *_LOG_FACTORS)
 
 
 class _InstanceFit:
@@ -207,10 +249,12 @@ class _InstanceFit:
         self.profile = self._fitted()
 
     def learn(self, timing: AttemptTiming) -> None:
-        uncached = float(max(0, timing.prompt_tokens - timing.cached_tokens))
+        uncached = _within(timing.prompt_tokens - timing.cached_tokens, 0.0, _MOST_TOKENS)
         # The first token comes with the prefill, so the decode makes one fewer.
-        decoded = float(max(0, timing.output_tokens - 1))
-        load = (1.0, max(1.0, timing.mean_running), max(0.0, timing.mean_resident_tokens))
+        decoded = _within(timing.output_tokens - 1, 0.0, _MOST_TOKENS)
+        running = _within(timing.mean_running, 1.0, _MOST_RUNNING)
+        resident = _within(timing.mean_resident_tokens, 0.0, _MOST_TOKENS)
+        load = (1.0, running, resident)
         prefill_row = (uncached, 1.0, 0.0, 0.0, 0.0)
         decode_row = (0.0, 0.0, *(decoded * x for x in load))
         rows: list[tuple[Sequence[float], float]]
@@ -221,7 +265,9 @@ class _InstanceFit:
         else:
             both = [a + b for a, b in zip(prefill_row, decode_row, strict=True)]
             rows = [(both, timing.total_s)]
-        usable = [(row, seconds) for row, seconds in rows if 0 < seconds < math.inf]
+        usable = [
+            (row, _within(seconds, *_SECONDS)) for row, seconds in rows if 0 < seconds < math.inf
+        ]
         for row, seconds in usable:
             self._add(row, seconds)
         if usable:
@@ -269,13 +315,13 @@ class _InstanceFit:
 
     def _fitted(self) -> CostProfile:
         values = [s * c for s, c in zip(self._start, self._ridge.coefficients, strict=True)]
-        return CostProfile(*values)
+        return CostProfile(*(_within(value, *_COEFFICIENTS) for value in values))
 
     def stats(self) -> dict[str, object]:
         return {
             "samples": self.samples,
             "relative_error": self._error,
-            "coefficients": list(_values(self.profile)),
+            "coefficients": asdict(self.profile),
         }
 
     def dump(self) -> dict[str, object]:
@@ -295,18 +341,29 @@ class _InstanceFit:
         # Already floored: flooring again would raise the small ones a little more.
         self._start = _five(state["start"])
         self._ridge.load(ridge)
-        for factor, (log, weight) in zip((self._prefill, self._decode), factors, strict=True):
-            factor.log, factor.weight = float(log), float(weight)
-        self.samples = int(str(state["samples"]))
-        self._error, self._bias = float(str(state["error"])), float(str(state["bias"]))
+        for factor, entry in zip((self._prefill, self._decode), factors, strict=True):
+            if not isinstance(entry, list) or len(entry) != 2:
+                raise ValueError("factors: expected two pairs of numbers")
+            log, weight = entry
+            factor.log = number(log, "factor", *_LOG_FACTORS)
+            factor.weight = number(weight, "weight", 0.0, 1e9)
+        self.samples = count(state["samples"], "samples")
+        self._error = number(state["error"], "error", 0.0, _LOG_LIMIT)
+        self._bias = number(state["bias"], "bias", -_LOG_LIMIT, _LOG_LIMIT)
         self.profile = self._fitted()
 
 
 def _five(value: object) -> _Five:
     if not isinstance(value, list) or len(value) != 5:
         raise ValueError("start: expected five numbers")
-    a, b, c, d, e = (float(item) for item in value)
+    a, b, c, d, e = (number(item, "start", *_COEFFICIENTS) for item in value)
     return a, b, c, d, e
+
+
+def _within(value: float, low: float, high: float) -> float:
+    """The nearest that is in [low, high]; `low` for what is no number."""
+    # `value` comes second: a comparison with NaN is false, and the other one stays.
+    return float(min(high, max(low, value)))
 
 
 def _values(profile: CostProfile) -> _Five:
@@ -321,7 +378,8 @@ def _values(profile: CostProfile) -> _Five:
 
 def _floored(profile: CostProfile) -> _Five:
     """The profile's coefficients, none of them too small to be fitted."""
-    a, b, c, d, e = _values(profile)
+    a, b, c, d, e = (_within(value, 0.0, 1e3) for value in _values(profile))
+    profile = CostProfile(a, b, c, d, e)
     prefill_s = max(profile.prefill_s(_REFERENCE_UNCACHED), 1e-6) * _LEAST_SHARE
     decode_s = max(profile.tpot_s(_REFERENCE_RUNNING, _REFERENCE_RESIDENT), 1e-7) * _LEAST_SHARE
     return (

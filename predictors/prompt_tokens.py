@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from predictors._nonnegative_ridge import NonNegativeRidge
+from predictors._numbers import count, number
 
 PRIOR_TOKENS_PER_BYTE = 0.23
 """English text at a little over four bytes a token."""
@@ -19,6 +20,8 @@ PRIOR_OVERHEAD_TOKENS = 4.0
 
 _CUT = math.log(3.0)
 _FREE_SAMPLES = 5
+_MOST_BYTES, _MOST_TOKENS = 2**40, 2**31 - 1
+_MOST_LOG_FACTOR = 100.0
 
 
 class PromptTokens:
@@ -41,10 +44,11 @@ class PromptTokens:
         self._models: OrderedDict[str, _ModelFit] = OrderedDict()
 
     def estimate(self, model: str, body_bytes: int) -> int:
-        """Prompt tokens of a body of so many bytes; at least 1."""
+        """Prompt tokens of a body of so many bytes; at least 1, below 2^31."""
+        body_bytes = min(max(body_bytes, 0), _MOST_BYTES)
         fit = self._models.get(model)
         tokens = _predict((1.0, 1.0), body_bytes) if fit is None else fit.estimate(body_bytes)
-        return max(1, round(tokens))
+        return round(min(max(1.0, tokens), _MOST_TOKENS))
 
     def learn(self, model: str, body_bytes: int, prompt_tokens: int) -> None:
         """An engine counted so many; nothing is learned from counts below 1."""
@@ -56,7 +60,7 @@ class PromptTokens:
             if len(self._models) > self._max_models:
                 self._models.popitem(last=False)
         self._models.move_to_end(model)
-        fit.learn(body_bytes, prompt_tokens)
+        fit.learn(min(body_bytes, _MOST_BYTES), min(prompt_tokens, _MOST_TOKENS))
 
     def stats(self) -> dict[str, object]:
         """Per model: samples, tokens per byte, overhead; JSON-ready."""
@@ -70,14 +74,16 @@ class PromptTokens:
         """Replace what was learned by what `dump` gave.
 
         Raises:
-            KeyError, ValueError: The state does not have the shape that `dump` gives.
+            KeyError, ValueError: The state does not have the shape that `dump` gives; nothing has
+                changed then.
         """
-        self._models.clear()
+        models: OrderedDict[str, _ModelFit] = OrderedDict()
         for model, entry in list(state.items())[-self._max_models :]:
             if not isinstance(entry, dict):
                 raise ValueError(f"{model}: expected an object")
-            fit = self._models[model] = _ModelFit(self._memory_samples)
+            fit = models[model] = _ModelFit(self._memory_samples)
             fit.load(entry)
+        self._models = models
 
 
 class _ModelFit:
@@ -126,8 +132,10 @@ class _ModelFit:
         if not isinstance(ridge, dict):
             raise ValueError("ridge: expected an object")
         self._ridge.load(ridge)
-        self._samples = int(str(state["samples"]))
-        self._log_factor = float(str(state["log_factor"]))
+        self._samples = count(state["samples"], "samples")
+        self._log_factor = number(
+            state["log_factor"], "log_factor", -_MOST_LOG_FACTOR, _MOST_LOG_FACTOR
+        )
 
 
 def _predict(coefficients: tuple[float, float] | list[float], body_bytes: int) -> float:

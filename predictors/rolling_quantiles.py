@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dispatcher.core.types import CallSpec, LengthEstimate
+from predictors._numbers import count
 
 PROBABILITIES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 """Quantiles that every estimate carries."""
@@ -48,7 +49,7 @@ class RollingQuantilesSettings:
 class RollingQuantiles:
     """Length predictor: `dispatcher.core.ports.LengthPredictor`.
 
-    Lengths are per sequence: a call with `n` choices teaches its total divided by its seats.
+    Lengths are per sequence, of calls with several choices too; each is in [1, 2^31 - 1].
     Calls with `ignore_eos` and `max_tokens` are known exactly and teach nothing.
 
     Example:
@@ -67,6 +68,8 @@ class RollingQuantiles:
         self._settings = settings or RollingQuantilesSettings()
         if self._settings.window < 1 or self._settings.min_samples < 1:
             raise ValueError("window and min_samples must be at least 1")
+        if not 1 <= self._settings.prior_tokens <= _MAX_TOKENS:
+            raise ValueError("prior_tokens must be at least 1 and below 2^31")
         self._global = _Window(self._settings.window)
         #: least recently taught first
         self._windows: OrderedDict[_LengthKey, _Window] = OrderedDict()
@@ -77,8 +80,9 @@ class RollingQuantiles:
         exact = _exact_tokens(spec)
         if exact is not None:
             return LengthEstimate(float(exact), ((0.5, float(exact)),), "exact")
-        floor = spec.features.get("min_tokens", 0.0)
-        cap = math.inf if spec.max_tokens is None else float(max(spec.max_tokens, 1))
+        # In this order what is no number becomes 0.
+        floor = min(_MAX_TOKENS, max(0.0, spec.features.get("min_tokens", 0.0)))
+        cap = float(_MAX_TOKENS if spec.max_tokens is None else _limited(spec.max_tokens))
         for key in _keys(spec):
             window = self._windows.get(key) if key else self._global
             if window is not None and len(window) >= self._settings.min_samples:
@@ -86,10 +90,15 @@ class RollingQuantiles:
         return self._prior(floor, cap)
 
     def learn(self, spec: CallSpec, output_tokens: int) -> None:
-        """Take the length of a call that ended well; nothing is learned from 0 tokens or less."""
-        if output_tokens <= 0 or _exact_tokens(spec) is not None:
+        """Take the length of a call that ended well; nothing is learned from 0 tokens or less.
+
+        Args:
+            spec: The call.
+            output_tokens: Per sequence.
+        """
+        if not 0 < output_tokens < math.inf or _exact_tokens(spec) is not None:
             return
-        tokens = min(max(1, round(output_tokens / max(1, spec.seats))), _MAX_TOKENS)
+        tokens = _limited(output_tokens)
         self._quality.learn(self.predict(spec), tokens)
         for key in _keys(spec):
             self._window(key).add(tokens)
@@ -109,23 +118,29 @@ class RollingQuantiles:
         """Replace what was learned by what `dump` gave.
 
         Raises:
-            ValueError: The state does not have the shape that `dump` gives.
+            ValueError: The state does not have the shape that `dump` gives; nothing has changed
+                then.
         """
         windows = state.get("windows")
         if not isinstance(windows, list):
             raise ValueError("windows: expected a list")
-        self._global = self._filled(state.get("global"))
-        self._windows.clear()
+        everything = self._filled(state.get("global"))
+        filled: OrderedDict[_LengthKey, _Window] = OrderedDict()
         for entry in windows[-self._settings.max_keys :]:
+            if not isinstance(entry, list) or len(entry) != 2:
+                raise ValueError("windows: expected a list of keys with their samples")
             key, samples = entry
-            self._windows[tuple(str(part) for part in key)] = self._filled(samples)
+            if not isinstance(key, list) or not 1 <= len(key) < len(_STEPS):
+                raise ValueError("windows: expected keys of one to three parts")
+            filled[tuple(str(part) for part in key)] = self._filled(samples)
+        self._global, self._windows = everything, filled
 
     def _filled(self, samples: object) -> _Window:
         if not isinstance(samples, list):
             raise ValueError("samples: expected a list of token counts")
         window = _Window(self._settings.window)
         for tokens in samples[-self._settings.window :]:
-            window.add(int(tokens))
+            window.add(count(tokens, "tokens", 1, _MAX_TOKENS))
         return window
 
     def _window(self, key: _LengthKey) -> _Window:
@@ -248,8 +263,12 @@ def _keys(spec: CallSpec) -> list[_LengthKey]:
 
 def _exact_tokens(spec: CallSpec) -> int | None:
     if spec.max_tokens is not None and spec.features.get("ignore_eos") == 1.0:
-        return max(1, spec.max_tokens)
+        return _limited(spec.max_tokens)
     return None
+
+
+def _limited(tokens: int) -> int:
+    return round(min(max(1, tokens), _MAX_TOKENS))
 
 
 def _between(value: float, floor: float, cap: float) -> float:

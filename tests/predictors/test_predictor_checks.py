@@ -32,6 +32,22 @@ def teach_length(predictor: RollingQuantiles, key: int, rng: random.Random) -> N
     predictor.learn(spec(key), rng.randint(1, 1000))
 
 
+class Fleet(LinearCost):
+    """Of at most ten instances: whoever joins takes the place of the one that joined first."""
+
+    def __init__(self) -> None:
+        super().__init__(LinearCostSettings(max_departed=40))
+        self.live: dict[InstanceId, None] = {}
+
+    def add_instance(self, spec: InstanceSpec) -> None:
+        super().add_instance(spec)
+        self.live[spec.instance_id] = None
+        if len(self.live) > 10:
+            leaving = next(iter(self.live))
+            del self.live[leaving]
+            self.remove_instance(leaving)
+
+
 def teach_cost(predictor: LinearCost, key: int, rng: random.Random) -> None:
     instance_id = InstanceId(f"i{key}")
     predictor.add_instance(InstanceSpec(instance_id, frozenset({"m"})))
@@ -54,8 +70,9 @@ def teach_cost(predictor: LinearCost, key: int, rng: random.Random) -> None:
 
 def ask_cost(predictor: LinearCost, key: int) -> object:
     instance_id = InstanceId(f"i{key}")
-    if instance_id not in predictor.stats():
+    if key > 4:
         return None
+    predictor.add_instance(InstanceSpec(instance_id, frozenset({"m"})))
     return predictor.prefill_s(instance_id, 700), predictor.tpot_s(instance_id, 4, 9_000)
 
 
@@ -68,10 +85,10 @@ CASES = {
         500,
     ),
     "linear_cost": Case(
-        lambda: LinearCost(LinearCostSettings(max_instances=50)),
+        Fleet,
         teach_cost,
         ask_cost,
-        lambda p: len(p.stats()),
+        lambda p: len(p.stats()) + p.departed,
         50,
     ),
     "prompt_tokens": Case(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -45,6 +46,29 @@ def test_a_picture_among_texts_hardly_moves_it() -> None:
 @pytest.mark.parametrize("body_bytes", [0, 1])
 def test_an_estimate_is_at_least_one_token(body_bytes: int) -> None:
     assert PromptTokens().estimate("m", body_bytes) >= 1
+
+
+def test_estimates_stay_bounded_whatever_was_counted() -> None:
+    tokens = PromptTokens()
+    for size, counted in ((1, 10**400), (10**400, 1), (10**400, 10**400), (5, 2**40)):
+        for _ in range(30):
+            tokens.learn("m", size, counted)
+            for asked in (-1, 0, 10_000, 10**400):
+                assert 1 <= tokens.estimate("m", asked) < 2**31
+    json.dumps([tokens.dump(), tokens.stats()], allow_nan=False)
+    again = PromptTokens()
+    again.load(tokens.dump())
+    assert again.estimate("m", 1_000) == tokens.estimate("m", 1_000)
+
+
+@pytest.mark.parametrize("flaw", [float("nan"), float("inf"), None])
+def test_a_state_with_a_flaw_changes_nothing(flaw: object) -> None:
+    tokens = PromptTokens()
+    tokens.learn("m", 1_000, 300)
+    before = tokens.dump()
+    with pytest.raises(ValueError, match="log_factor"):
+        tokens.load({"m": {**before["m"], "log_factor": flaw}})  # type: ignore[dict-item]
+    assert tokens.dump() == before
 
 
 def test_counts_of_nothing_teach_nothing() -> None:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dispatcher.core.types import CallId, CallSpec, WorkflowId
 from predictors.rolling_quantiles import (
@@ -75,9 +78,53 @@ def test_ignored_end_of_text_is_known_exactly_and_teaches_nothing() -> None:
     assert predictor.predict(CALL).source == "prior"
 
 
-def test_lengths_are_per_sequence() -> None:
-    predictor = learned(*[400] * 5, spec=replace(CALL, seats=4))
+def test_lengths_come_per_sequence_already() -> None:
+    predictor = learned(*[100] * 5, spec=replace(CALL, seats=4))
     assert predictor.predict(CALL).expected_tokens == 100
+
+
+NUMBERS = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True), st.integers(-(10**400), 10**400)
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(NUMBERS, max_size=20), NUMBERS, st.one_of(st.none(), st.integers(-1, 10**400)))
+def test_whatever_it_is_taught_lengths_stay_positive_and_bounded(
+    lengths: list[float], min_tokens: float, max_tokens: int | None
+) -> None:
+    predictor = learned(*lengths)  # type: ignore[arg-type]
+    for ignore_eos in (0.0, 1.0):
+        features = {"min_tokens": min_tokens, "ignore_eos": ignore_eos}
+        estimate = predictor.predict(replace(CALL, max_tokens=max_tokens, features=features))
+        for value in (estimate.expected_tokens, *(v for _, v in estimate.quantiles)):
+            assert 1 <= value < 2**31
+    json.dumps([predictor.dump(), predictor.stats()], allow_nan=False)
+
+
+@pytest.mark.parametrize("prior", [float("nan"), float("inf"), 0.0])
+def test_a_prior_that_is_no_length_is_refused(prior: float) -> None:
+    with pytest.raises(ValueError, match="prior_tokens"):
+        RollingQuantiles(RollingQuantilesSettings(prior_tokens=prior))
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [
+        [[["m"], [5, float("nan")]]],
+        [[["m"], [0]]],
+        [[["m"], [2**40]]],
+        [[[], [1]]],
+        [["m"]],
+        [[["m"], 3]],
+    ],
+)
+def test_a_state_with_a_flaw_changes_nothing(windows: list[object]) -> None:
+    predictor = learned(*[100] * 5)
+    before = predictor.dump()
+    with pytest.raises(ValueError, match=r"tokens|windows|samples"):
+        predictor.load({"global": [1], "windows": windows})
+    assert predictor.dump() == before
 
 
 def test_old_lengths_leave_the_window() -> None:
