@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -23,7 +24,7 @@ from dispatcher.gateway.fleet.monitor import Fleet
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 MODELS_MAX = 100
-WORKFLOWS_MAX = 1000
+WORKFLOWS_MAX = 100
 OTHER = "other"
 _COVERAGE_WINDOW = 2000
 _COVERED_QUANTILES = (0.5, 0.8, 0.9, 0.95)
@@ -77,7 +78,7 @@ class Coverage:
 
 
 class Metrics:
-    """What is counted; `render` is the page."""
+    """What is counted; `page` is what `/metrics` answers."""
 
     def __init__(self) -> None:
         # a creation time beside every counter doubles the page and tells nobody anything
@@ -147,6 +148,8 @@ class Metrics:
         #: as bounded as their labels: models above, the rest are ours
         self._request_children: dict[tuple[str, str, str], Counter] = {}
         self._wait_children: dict[str, Histogram] = {}
+        self._gauges: _Gauges | None = None
+        self._writing = asyncio.Lock()
 
     def request(self, endpoint: str, model: str, outcome: str) -> None:
         """One request has been answered."""
@@ -185,11 +188,23 @@ class Metrics:
         self, coordinator: Coordinator, fleet: Fleet, alpha: Callable[[], float | None]
     ) -> None:
         """Read the gauges of these from now on."""
-        self.registry.register(_Gauges(coordinator, fleet, self.coverage, alpha))
+        self._gauges = _Gauges(coordinator, fleet, self.coverage, alpha)
+        self.registry.register(self._gauges)
 
     def render(self) -> bytes:
         """The page, in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    async def page(self) -> bytes:
+        """The page, written in a thread: it may take longer than a token may wait.
+
+        Gauges are read here, where what they read does not change meanwhile; counters have locks
+        of their own. One page is written at a time.
+        """
+        async with self._writing:
+            if self._gauges is not None:
+                self._gauges.read()
+            return await asyncio.to_thread(self.render)
 
 
 class _Gauges(Collector):
@@ -206,13 +221,22 @@ class _Gauges(Collector):
         self._fleet = fleet
         self._coverage = coverage
         self._alpha = alpha
+        self._taken: list[Metric] | None = None
 
     def describe(self) -> list[Metric]:
         """Nothing yet: names are known when values are."""
         return []
 
+    def read(self) -> None:
+        """Take the values now; the next `collect`, wherever it runs, gives these."""
+        self._taken = list(self._values())
+
     def collect(self) -> Iterator[Metric]:
-        """All gauges."""
+        """All gauges, as they were read, else as they are."""
+        taken, self._taken = self._taken, None
+        yield from self._values() if taken is None else taken
+
+    def _values(self) -> Iterator[Metric]:
         yield from self._instances()
         up = GaugeMetricFamily(
             "headway_engine_up", "Whether an engine answers", labels=["instance"]
@@ -244,7 +268,8 @@ class _Gauges(Collector):
     def _instances(self) -> Iterator[Metric]:
         fleet = self._coordinator.fleet
         families = {
-            "headway_queue_depth": "Calls that wait in an instance's queue (central: for any)",
+            "headway_queue_depth": "Calls that wait for an instance"
+            " (central: held at the gateway, for any)",
             "headway_in_flight": "Calls at an engine",
             "headway_backlog_seconds": "Time until what an instance has would be done",
             "headway_seats": "Calls that an instance may hold at once",

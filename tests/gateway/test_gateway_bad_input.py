@@ -71,8 +71,8 @@ BODIES = [
     ("/v1/embeddings", {"model": "nope", "input": "a"}, 404, "model", "model_not_found"),
     ("/v1/embeddings", b"{", 400, None, "invalid_json"),
     ("/v1/workflows", b"{", 400, None, "invalid_body"),
-    ("/v1/workflows", {"slo_ms": -1}, 422, "slo_ms", "invalid_body"),
-    ("/v1/workflows", {"slo": 1}, 422, "slo", "invalid_body"),
+    ("/v1/workflows", {"slo_ms": -1}, 400, "slo_ms", "invalid_body"),
+    ("/v1/workflows", {"slo": 1}, 400, "slo", "invalid_body"),
 ]
 
 

@@ -30,7 +30,8 @@ def own_routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
     async def metrics() -> Response:
-        return Response(gateway.metrics.render(), headers={"content-type": CONTENT_TYPE})
+        page = await gateway.metrics.page()
+        return Response(page, headers={"content-type": CONTENT_TYPE})
 
     @router.get("/v1/models", summary="All models of the fleet, aliases included")
     async def models(request: Request) -> dict[str, Any]:
