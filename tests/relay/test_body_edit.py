@@ -72,8 +72,10 @@ def test_usage_is_asked_for_where_the_client_did_not():
 @pytest.mark.parametrize("declined", ["", ',"include_usage":false'])
 def test_usage_that_a_client_declined_does_not_come_with_every_event(declined: str):
     """Engines heed `continuous_usage_stats` where usage is on: as we turn it on, so would they."""
-    options = '{"continuous_usage_stats":true,"other":1%s}' % declined
-    edited = orjson.loads(edit(b'{"stream":true,"stream_options":%b}' % options.encode()))
+    raw = (
+        f'{{"stream":true,"stream_options":{{"continuous_usage_stats":true,"other":1{declined}}}}}'
+    )
+    edited = orjson.loads(edit(raw.encode()))
     assert edited["stream_options"] == {"include_usage": True, "other": 1}
 
 
