@@ -119,6 +119,8 @@ class Driver:
         try:
             self.handle(CallArrived(call.spec))
         except BaseException:
+            # the scheduler may have taken it in before the defect showed
+            self.post(CallCancelled(call_id))
             self._forget(call_id)
             raise
         self._recorder.decided(self._clock() - started_s)
@@ -175,7 +177,14 @@ class Driver:
         Raises:
             HeadwayError: What the event named is unknown, or a defect.
         """
-        for command in self.coordinator.handle(self._clock(), event):
+        try:
+            commands = self.coordinator.handle(self._clock(), event)
+        except Exception:
+            # what was decided before the defect showed still holds: clients wait for it
+            for command in self.coordinator.take_commands():
+                self._execute(command)
+            raise
+        for command in commands:
             self._execute(command)
 
     def _execute(self, command: Command) -> None:
