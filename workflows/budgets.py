@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dispatcher.core.ports import WorkSeconds
 from dispatcher.core.workflow_types import StageBudget, StagePlan
+from workflows.bounds import MAX_S, MAX_WORK_S, cut
 from workflows.model import Visit, Workflow, new_budget
 from workflows.templates import ApplicationTemplate, Templates
 
@@ -32,6 +33,15 @@ def share_s(slo_s: float, elapsed_s: float, stage_work_s: float, remaining_work_
     return (slo_s - elapsed_s) * stage_work_s / remaining_work_s
 
 
+def _bounded(work_s: WorkSeconds) -> WorkSeconds:
+    """What a cost model says, finite and in [0, `MAX_S`]."""
+
+    def bounded_s(prompt_tokens: float, output_tokens: float) -> float:
+        return cut(work_s(prompt_tokens, output_tokens), 0.0, MAX_S)
+
+    return bounded_s
+
+
 class Budgets:
     """Grants budgets and predicts what remains, from declared plans and learned templates."""
 
@@ -46,7 +56,8 @@ class Budgets:
         if visit.budget_version != workflow.version:
             visit.budget_version = workflow.version
             visit.granted_s = now_s
-        stage_work_s, tail_s = self._work_s(workflow, visit, work_s)
+        stage_work_s, tail_s = self._work_s(workflow, visit, _bounded(work_s))
+        stage_work_s, tail_s = cut(stage_work_s, 0.0, MAX_WORK_S), cut(tail_s, 0.0, MAX_WORK_S)
         remaining_s = stage_work_s + tail_s
         elapsed_s = visit.granted_s - workflow.started_s
         budget_s = share_s(workflow.slo_s, elapsed_s, stage_work_s, remaining_s)
@@ -54,6 +65,9 @@ class Budgets:
 
     def remaining_work_s(self, workflow: Workflow, work_s: WorkSeconds) -> float:
         """Critical path from now on: the longest of what runs, else what follows the last."""
+        return cut(self._remaining_work_s(workflow, _bounded(work_s)), 0.0, MAX_WORK_S)
+
+    def _remaining_work_s(self, workflow: Workflow, work_s: WorkSeconds) -> float:
         running = [s.open for s in workflow.stages.values() if s.open is not None and s.open.live]
         if running:
             return max(sum(self._work_s(workflow, visit, work_s)) for visit in running)
@@ -106,7 +120,7 @@ class Budgets:
         return workflow.plan.work_after(None if visit is None else visit.stage.name, of_stage)
 
     def _output_tokens(self, workflow: Workflow, visit: Visit) -> float:
-        if visit.exact_output_tokens:
+        if visit.exact_output_tokens and visit.all_exact:
             return float(visit.exact_output_tokens)
         declared = None if workflow.plan is None else workflow.plan.get(visit.stage.name)
         template = self._templates.get(workflow.application)
@@ -116,7 +130,7 @@ class Budgets:
             expected = self._expected_output_tokens(template, visit.stage.name)
         if visit.max_tokens is not None:
             expected = min(expected, float(visit.max_tokens))
-        return max(1.0, expected, float(visit.output_tokens))
+        return max(1.0, expected, float(visit.output_tokens), float(visit.exact_output_tokens))
 
     def _expected_output_tokens(self, template: ApplicationTemplate | None, stage: str) -> float:
         if template is None:

@@ -4,8 +4,25 @@ from __future__ import annotations
 
 from dispatcher.core.types import Outcome
 from dispatcher.core.workflow_types import WorkflowRecord
-from workflows.model import State, Workflow
+from workflows.model import Call, State, Workflow
 from workflows.templates import VisitSummary
+
+
+def closing_of(workflow: Workflow, call: Call) -> State | None:
+    """How a workflow is to end, now that a call of it has; `None`: it goes on.
+
+    A final call ends it once it went well or its client has gone. One that failed may be sent
+    again, so the workflow waits for that, as after every other call, unless it has nothing to keep
+    for it: that call is all it ever was, or none of it ever ran, and nobody declared it.
+    """
+    if workflow.closing is not None:
+        return workflow.closing
+    if call.final and call.outcome in (Outcome.OK, Outcome.CANCELLED):
+        return State.FINISHED
+    lone = call.final and workflow.calls_total == 1
+    if not workflow.live and not workflow.declared and (lone or not workflow.ran):
+        return State.FINISHED
+    return None
 
 
 def close_books(workflow: Workflow, state: State) -> WorkflowRecord:

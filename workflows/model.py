@@ -28,6 +28,8 @@ class Stage:
     depth: int
     visits: int = 0
     open: Visit | None = None
+    done: bool = False
+    """It has ended with a call that succeeded, or was reported: a plan goes on after it."""
 
 
 @dataclass(slots=True)
@@ -55,6 +57,8 @@ class Visit:
     """Most that a member may put out; `None`: one of them has no limit."""
     exact_output_tokens: int = 0
     """Of members whose output length is fixed in advance."""
+    all_exact: bool = True
+    """So far every member's is."""
     ended_s: float | None = None
     at_client: bool = False
     """A tool or a join that the client ran and reported."""
@@ -127,6 +131,10 @@ class Workflow:
     tool_gap_s: float = 0.0
     """All tool gaps together."""
     ended_s: float | None = None
+    declared: bool = False
+    """Its client announced it: it waits for calls, however long until silence ends it."""
+    ran: bool = False
+    """Some of it was more than turned away."""
     restored: bool = False
     """Its first stages were seen before a restart: it teaches templates nothing."""
 

@@ -5,12 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from dispatcher.core.workflow_types import StagePlan
+from workflows.bounds import MAX_S, MAX_TOKENS, MAX_WIDTH
 
 MAX_PLAN_STAGES = 200
 
 
 class PlanError(ValueError):
     """A declared plan that is no graph of stages; the message names the stage."""
+
+
+def check_slo_s(slo_s: float | None) -> None:
+    """Refuse a declared end-to-end SLO that is no time.
+
+    Raises:
+        PlanError: It is not in (0, `MAX_S`] seconds.
+    """
+    if slo_s is not None and not 0 < slo_s <= MAX_S:
+        raise PlanError(f"slo_s: expected seconds above 0 and at most {MAX_S:.0f}, not {slo_s}")
+
+
+def _check(stage: StagePlan) -> None:
+    where = f"stage {stage.name!r}"
+    if not 1 <= stage.width <= MAX_WIDTH:
+        raise PlanError(f"{where}: width must be at least 1 and at most {MAX_WIDTH}")
+    for name, value in (
+        ("prompt_tokens", stage.prompt_tokens),
+        ("output_tokens", stage.output_tokens),
+    ):
+        if value is not None and not 0 <= value <= MAX_TOKENS:
+            raise PlanError(f"{where}: {name} must be at least 0 and at most {MAX_TOKENS}")
+    if len(stage.after) > MAX_PLAN_STAGES:
+        raise PlanError(f"{where}: after: expected at most {MAX_PLAN_STAGES} stages")
 
 
 class Plan:
@@ -21,8 +46,8 @@ class Plan:
         ended: Stages that ended before the plan was made; `after` may name them.
 
     Raises:
-        PlanError: A name twice, an `after` that names no stage, a circle, a width below 1, too
-            many stages.
+        PlanError: A name twice, an `after` that names no stage, a circle, too many stages, a
+            width or a length out of bounds.
 
     Example:
         >>> plan = Plan([StagePlan("draft"), StagePlan("a", after=("draft",)),
@@ -38,8 +63,7 @@ class Plan:
         for stage in stages:
             if stage.name in self._stages:
                 raise PlanError(f"stage {stage.name!r} is declared twice")
-            if stage.width < 1:
-                raise PlanError(f"stage {stage.name!r}: width must be at least 1")
+            _check(stage)
             self._stages[stage.name] = stage
         self._before: dict[str, tuple[str, ...]] = {}
         previous: tuple[str, ...] = ()

@@ -1,13 +1,63 @@
-"""A live workflow as plain JSON values, for the store; times relative to the moment of writing."""
+"""What a restart must not lose, as plain JSON values; times relative to the moment of writing."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from dispatcher.core.types import Outcome, WorkflowId
+from workflows.beginning import new_workflow
+from workflows.bounds import MAX_S, stored
 from workflows.model import Workflow
 from workflows.settings import TrackerSettings
+from workflows.templates import Templates
+from workflows.tools import ToolGaps
+
+_VERSION = 1
+_MAX_AGE_S = 1e12
+
+
+def take(
+    workflows: Iterable[Workflow], templates: Templates, tools: ToolGaps, now_s: float
+) -> dict[str, object]:
+    """Templates, tool gaps, and of each live workflow its identity, deadline and depth."""
+    return {
+        "version": _VERSION,
+        "templates": templates.dump(),
+        "tools": tools.dump(),
+        "live": [snapshot_workflow(workflow, now_s) for workflow in workflows],
+    }
+
+
+def take_over(
+    snapshot: Mapping[str, object],
+    templates: Templates,
+    tools: ToolGaps,
+    settings: TrackerSettings,
+    *,
+    now_s: float,
+    down_s: float,
+) -> list[Workflow]:
+    """Load templates and tool gaps from what `take` gave; its live workflows again.
+
+    Raises:
+        KeyError, ValueError: The snapshot does not have the shape that `take` gives; nothing has
+            changed then.
+    """
+    version, learned = snapshot["version"], snapshot["templates"]
+    gaps, live = snapshot["tools"], snapshot["live"]
+    if version != _VERSION or not isinstance(learned, dict) or not isinstance(gaps, dict):
+        raise ValueError(f"snapshot: expected version {_VERSION}, not {version!r}")
+    if not isinstance(live, list):
+        raise ValueError("live: expected a list")
+    try:
+        latest = live[-settings.max_live :]
+        workflows = [restore_workflow(entry, now_s, down_s, settings) for entry in latest]
+        ToolGaps(settings.max_tools).load(gaps)
+        templates.load(learned)
+    except TypeError as error:
+        raise ValueError(f"snapshot: not as expected ({error})") from error
+    tools.load(gaps)
+    return workflows
 
 
 def snapshot_workflow(workflow: Workflow, now_s: float) -> dict[str, object]:
@@ -35,22 +85,21 @@ def restore_workflow(
     Raises:
         KeyError, ValueError: The entry does not have the shape that `snapshot_workflow` gives.
     """
-    application = str(entry["application"])
     since, outcome = entry["since_last_s"], entry["last_outcome"]
-    workflow = Workflow(
+    workflow = new_workflow(
         WorkflowId(str(entry["id"])),
-        application,
+        str(entry["application"]),
         str(entry["tenant"]),
-        slo_s=float(str(entry["slo_s"])),
-        idle_s=settings.for_application(application).idle_s,
-        started_s=now_s - down_s - float(str(entry["age_s"])),
-        calls=deque(maxlen=settings.max_calls),
-        visits=deque(maxlen=settings.max_calls),
-        restored=True,
+        started_s=now_s - down_s - stored(entry["age_s"], "age_s", 0.0, _MAX_AGE_S),
+        settings=settings,
     )
-    workflow.last_ended_s = None if since is None else now_s - down_s - float(str(since))
+    workflow.slo_s = stored(entry["slo_s"], "slo_s", 0.0, MAX_S)
+    workflow.ran = workflow.restored = True
+    if since is not None:
+        since_s = stored(since, "since_last_s", 0.0, _MAX_AGE_S)
+        workflow.last_ended_s = now_s - down_s - since_s
     workflow.last_outcome = None if outcome is None else Outcome(str(outcome))
-    workflow.calls_total = int(str(entry["calls"]))
-    workflow.deepest_depth = int(str(entry["depth"]))
-    workflow.deepest_level = int(str(entry["level"]))
+    workflow.calls_total = int(stored(entry["calls"], "calls", 0, 2**53))
+    workflow.deepest_depth = int(stored(entry["depth"], "depth", -1, 2**53))
+    workflow.deepest_level = int(stored(entry["level"], "level", -1, 2**53))
     return workflow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dispatcher.core.types import CallSpec, Outcome
 from dispatcher.core.workflow_types import CallResult, StagePlan
+from workflows import bounds
 from workflows.model import Call, Stage, Visit, Workflow
 
 OVERFLOW = "later-stages"
@@ -70,14 +71,18 @@ def join(visit: Visit, spec: CallSpec) -> None:
     """A call is one of the visit's members from now on."""
     visit.members += 1
     visit.live += 1
-    visit.declared_width = max(visit.declared_width, spec.stage_width or 0)
-    visit.prompt_tokens = max(visit.prompt_tokens, spec.prompt_tokens)
-    if spec.max_tokens is None or visit.max_tokens is None:
+    width = min(spec.stage_width or 0, bounds.MAX_WIDTH)
+    visit.declared_width = max(visit.declared_width, width)
+    visit.prompt_tokens = max(visit.prompt_tokens, bounds.tokens(spec.prompt_tokens))
+    limit = None if spec.max_tokens is None else bounds.tokens(spec.max_tokens)
+    if limit is None or visit.max_tokens is None:
         visit.max_tokens = None
     else:
-        visit.max_tokens = max(visit.max_tokens, spec.max_tokens)
-        if spec.features.get("ignore_eos") == 1.0:
-            visit.exact_output_tokens = max(visit.exact_output_tokens, spec.max_tokens)
+        visit.max_tokens = max(visit.max_tokens, limit)
+    if limit is not None and spec.features.get("ignore_eos") == 1.0:
+        visit.exact_output_tokens = max(visit.exact_output_tokens, limit)
+    else:
+        visit.all_exact = False
 
 
 def leave(workflow: Workflow, call: Call, result: CallResult, now_s: float) -> bool:
@@ -90,12 +95,13 @@ def leave(workflow: Workflow, call: Call, result: CallResult, now_s: float) -> b
     workflow.last_ended_s = now_s
     if result.outcome is Outcome.OK:
         visit.succeeded += 1
-        visit.prompt_tokens = max(visit.prompt_tokens, result.prompt_tokens)
-        visit.output_tokens = max(visit.output_tokens, result.output_tokens)
+        visit.prompt_tokens = max(visit.prompt_tokens, bounds.tokens(result.prompt_tokens))
+        visit.output_tokens = max(visit.output_tokens, bounds.tokens(result.output_tokens))
     # A sibling that the client dropped after another had answered (a hedge) is no failure.
     if result.outcome is not Outcome.CANCELLED or not visit.succeeded:
         workflow.last_outcome = result.outcome
-    if call.final:
+    # Of two final calls the one that went well counts, whichever ends first.
+    if call.final and workflow.final_outcome is not Outcome.OK:
         workflow.final_outcome = result.outcome
     visit.ended_s = now_s
     if not visit.complete:
@@ -110,8 +116,11 @@ def close(workflow: Workflow, visit: Visit) -> None:
     if visit.stage.open is visit:
         visit.stage.open = None
     workflow.version += 1
-    if workflow.plan is not None:
-        workflow.plan.mark_done(visit.stage.name)
+    # A stage of which every call failed is still to be done: its client may try again.
+    if visit.succeeded or visit.at_client:
+        visit.stage.done = True
+        if workflow.plan is not None:
+            workflow.plan.mark_done(visit.stage.name)
 
 
 def close_abandoned(workflow: Workflow, now_s: float) -> None:

@@ -7,8 +7,9 @@ the longest visit counts (critical path). From these a template keeps, with forg
 - per stage: how often it occurs, how many visits it then gets, width, level, prompt and output
   tokens of its longest member;
 - per stage and how many visits it has had: what came after, as a number of levels and their
-  summed tokens. Since time is linear in tokens (ALGORITHMS, section 0), that sum is worth exactly
-  what the expectation over all continuations seen is worth, repetitions and branches included.
+  summed tokens. Since time is taken to be linear in tokens (as in HexGen-Flow, Eq. 2), that sum is
+  worth exactly what the expectation over all continuations seen is worth, repetitions and
+  branches included.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dispatcher.core.ports import WorkSeconds
+from workflows.bounds import MAX_TOKENS, stored
 
 MEMORY = 50.0
 """Workflows over which a mean is taken."""
@@ -228,17 +230,19 @@ class Templates:
         """Replace what was learned by what `dump` gave.
 
         Raises:
-            KeyError, ValueError: The state does not have the shape that `dump` gives.
+            KeyError, ValueError: The state does not have the shape that `dump` gives; nothing has
+                changed then.
         """
-        self._applications.clear()
+        applications: OrderedDict[str, ApplicationTemplate] = OrderedDict()
         for name, entry in list(state.items())[-self._max_applications :]:
             if not isinstance(entry, dict):
                 raise ValueError(f"{name}: expected an object")
-            template = self._applications[name] = ApplicationTemplate(self._max_stages)
-            template.workflows = int(entry["workflows"])
+            template = applications[name] = ApplicationTemplate(self._max_stages)
+            template.workflows = int(stored(entry["workflows"], "workflows", 0, 2**53))
             template.whole = _load_tail(entry["whole"])
             for key, stage in entry["stages"][-self._max_stages :]:
                 template.stages[str(key)] = _load_stage(stage)
+        self._applications = applications
 
 
 _STAGE_MEANS = ("occurs", "visits", "level", "width", "prompt_tokens", "output_tokens")
@@ -255,10 +259,17 @@ def _dump_tail(tail: Tail) -> list[list[float]]:
     return [[mean.value, mean.samples] for mean in means]
 
 
+def _load_mean(name: str, state: Sequence[float]) -> Mean:
+    value, samples = state
+    # A sum over every level of the longest workflow is the most that `learn` can give.
+    mean = stored(value, name, 0.0, 1_000.0 * MAX_TOKENS)
+    return Mean(mean, int(stored(samples, name, 0, 2**53)))
+
+
 def _load_tail(state: Sequence[Sequence[float]]) -> Tail:
     tail = Tail()
-    for name, (value, samples) in zip(_TAIL_MEANS, state, strict=True):
-        setattr(tail, name, Mean(float(value), int(samples)))
+    for name, mean in zip(_TAIL_MEANS, state, strict=True):
+        setattr(tail, name, _load_mean(name, mean))
     return tail
 
 
@@ -272,8 +283,8 @@ def _dump_stage(stage: StageTemplate) -> dict[str, object]:
 
 def _load_stage(state: Mapping[str, Sequence[Sequence[float]]]) -> StageTemplate:
     stage = StageTemplate()
-    for name, (value, samples) in zip(_STAGE_MEANS, state["means"], strict=True):
-        setattr(stage, name, Mean(float(value), int(samples)))
+    for name, mean in zip(_STAGE_MEANS, state["means"], strict=True):
+        setattr(stage, name, _load_mean(name, mean))
     tails: list[Tail] = []
     for tail in state["after"]:
         tails.append(_load_tail(tail))  # type: ignore[arg-type]

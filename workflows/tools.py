@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 
+from workflows.bounds import MAX_S, stored
 from workflows.templates import Mean
 
 UNNAMED = "unnamed"
@@ -27,7 +28,9 @@ class ToolGaps:
         self._gaps: OrderedDict[str, Mean] = OrderedDict()
 
     def learn(self, tool: str | None, gap_s: float) -> None:
-        """A tool ran for so long; `None`: nobody said which."""
+        """A tool ran for so long; `None`: nobody said which. Only finite times from 0 teach."""
+        if not 0 <= gap_s <= MAX_S:
+            return
         name = UNNAMED if tool is None else tool
         mean = self._gaps.setdefault(name, Mean())
         self._gaps.move_to_end(name)
@@ -51,11 +54,14 @@ class ToolGaps:
         """Replace what was learned by what `dump` gave.
 
         Raises:
-            ValueError: The state does not have the shape that `dump` gives.
+            ValueError: The state does not have the shape that `dump` gives; nothing has changed
+                then.
         """
-        self._gaps.clear()
+        gaps: OrderedDict[str, Mean] = OrderedDict()
         for name, entry in list(state.items())[-self._max_tools :]:
-            if not isinstance(entry, list):
+            if not isinstance(entry, list) or len(entry) != 2:
                 raise ValueError(f"tool {name}: expected mean and samples")
             value, samples = entry
-            self._gaps[name] = Mean(float(value), int(samples))
+            mean_s = stored(value, f"tool {name}", 0.0, MAX_S)
+            gaps[name] = Mean(mean_s, int(stored(samples, f"tool {name}", 0, 2**53)))
+        self._gaps = gaps

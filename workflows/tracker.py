@@ -5,12 +5,11 @@ Implements `dispatcher.core.ports.WorkflowTracker`. Each event costs O(stages of
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 
 from dispatcher.core.errors import InvariantError
 from dispatcher.core.ports import TrackerUpdate, WorkSeconds
-from dispatcher.core.types import CallId, CallSpec, InstanceId, WorkflowId
+from dispatcher.core.types import CallId, CallSpec, InstanceId, Outcome, WorkflowId
 from dispatcher.core.workflow_types import (
     CallResult,
     Placement,
@@ -19,16 +18,18 @@ from dispatcher.core.workflow_types import (
     WorkflowDeclaration,
     WorkflowRecord,
 )
+from workflows import snapshot as snapshots
 from workflows import stages
 from workflows.archive import Archive
+from workflows.beginning import new_workflow
+from workflows.bounds import MAX_S, MAX_WORK_S, cut, tokens
 from workflows.budgets import Budgets
-from workflows.ending import close_books, lessons
+from workflows.ending import close_books, closing_of, lessons
 from workflows.explain import explain, line
 from workflows.idle import IdleQueue
 from workflows.model import Call, State, Workflow
-from workflows.plan import Plan
+from workflows.plan import Plan, check_slo_s
 from workflows.settings import TrackerSettings
-from workflows.snapshot import restore_workflow, snapshot_workflow
 from workflows.templates import Templates
 from workflows.tools import ToolGaps
 
@@ -58,9 +59,7 @@ class Tracker:
         self.templates = templates or Templates(max_stages=self.settings.max_stages)
         self.tools = ToolGaps(self.settings.max_tools)
         self._budgets = Budgets(self.templates, self.settings.prior_output_tokens)
-        #: live workflows, oldest first
-        self._live: dict[WorkflowId, Workflow] = {}
-        #: live calls and the workflow of each
+        self._live: dict[WorkflowId, Workflow] = {}  # oldest first
         self._calls: dict[CallId, tuple[Call, Workflow]] = {}
         #: live workflows without live calls
         self._idle = IdleQueue()
@@ -86,25 +85,25 @@ class Tracker:
             workflow = self._begin(spec.workflow_id, spec.application, spec.tenant, now_s)
         if workflow.calls_total == 0:
             workflow.started_s = now_s
-        if spec.slo.end_to_end_s is not None:
-            workflow.slo_s = spec.slo.end_to_end_s
+        slo_s = spec.slo.end_to_end_s
+        if slo_s is not None and slo_s > 0:
+            workflow.slo_s = min(slo_s, MAX_S)
+        earlier = stages.resent(workflow, spec)
         if not workflow.live:
             self._idle.discard(workflow.workflow_id, workflow.idle_s)
-            if workflow.last_ended_s is not None:
+            # Between a call and the same call sent again no tool ran.
+            if workflow.last_ended_s is not None and earlier is None:
                 gap_s = now_s - workflow.last_ended_s
                 workflow.tool_gap_s += gap_s
                 self.tools.learn(spec.tool, gap_s)
-
-        earlier = stages.resent(workflow, spec)
         if earlier is not None:
             visit = stages.supersede(earlier)
         else:
             visit = stages.visit_for(workflow, spec, now_s, self.settings.max_stages)
         stages.join(visit, spec)
         stages.close_abandoned(workflow, now_s)
-        call = Call(
-            spec.call_id, visit, spec.prompt_tokens, spec.final, spec.dedupe_key, arrived_s=now_s
-        )
+        prompt = tokens(spec.prompt_tokens)
+        call = Call(spec.call_id, visit, prompt, spec.final, spec.dedupe_key, arrived_s=now_s)
         workflow.remember(call)
         workflow.calls_total += 1
         workflow.live[spec.call_id] = call
@@ -140,7 +139,7 @@ class Tracker:
         call, _ = self._call(call_id)
         call.attempts += 1
         call.instance_id = instance_id
-        call.urgency_s = urgency_s
+        call.urgency_s = cut(urgency_s, -MAX_WORK_S, MAX_WORK_S)
         if call.dispatched_s is None:
             call.dispatched_s = now_s
 
@@ -155,28 +154,31 @@ class Tracker:
         del self._calls[call_id]
         del workflow.live[call_id]
         call.ended_s, call.outcome = now_s, result.outcome
-        call.prompt_tokens = result.prompt_tokens or call.prompt_tokens
-        call.output_tokens = result.output_tokens
+        call.prompt_tokens = tokens(result.prompt_tokens) or call.prompt_tokens
+        call.output_tokens = tokens(result.output_tokens)
+        workflow.ran = workflow.ran or result.outcome is not Outcome.REJECTED
         stage_ended = False
         if not call.superseded:
             stage_ended = stages.leave(workflow, call, result, now_s)
-            if call.final and workflow.closing is None:
-                workflow.closing = State.FINISHED
+            workflow.closing = closing_of(workflow, call)
         if not workflow.live:
             if workflow.closing is not None:
                 return self._update(workflow, stage_ended, self._end(workflow, workflow.closing))
             self._idle.add(workflow.workflow_id, workflow.idle_s, now_s)
+            self._make_room()
         return self._update(workflow, stage_ended)
 
     # --- what clients say of whole workflows ---
 
-    def declare(self, declaration: WorkflowDeclaration, now_s: float) -> None:
+    def declare(self, declaration: WorkflowDeclaration, now_s: float) -> TrackerUpdate:
         """A workflow announced before its first call; a second time updates it.
 
         Raises:
-            PlanError: The stages are no graph; nothing has changed then.
+            PlanError: The stages are no graph, or a number is out of bounds; nothing has changed
+                then.
         """
         self._now_s = now_s
+        check_slo_s(declaration.slo_s)
         workflow = self._live.get(declaration.workflow_id)
         seen = () if workflow is None else workflow.stages
         plan = Plan(declaration.stages, seen) if declaration.stages else None
@@ -184,15 +186,19 @@ class Tracker:
             workflow = self._begin(
                 declaration.workflow_id, declaration.application, declaration.tenant, now_s
             )
-            self._idle.add(workflow.workflow_id, workflow.idle_s, now_s)
-        if declaration.slo_s is not None:
+        workflow.declared = True
+        self._touch(workflow, now_s)
+        changed = plan is not None
+        if declaration.slo_s is not None and declaration.slo_s != workflow.slo_s:
             workflow.slo_s = declaration.slo_s
+            changed = True
         if plan is not None:
             for stage in workflow.stages.values():
-                if stage.open is None:
+                if stage.open is None and stage.done:
                     plan.mark_done(stage.name)
             workflow.plan = plan
             workflow.version += 1
+        return self._update(workflow, rebudget=changed)
 
     def plan_posted(
         self, workflow_id: WorkflowId, stages: Sequence[StagePlan], now_s: float
@@ -207,6 +213,7 @@ class Tracker:
         if workflow is None:
             return self._pending()
         workflow.plan = Plan(stages, workflow.stages)
+        workflow.declared = True
         workflow.version += 1
         self._touch(workflow, now_s)
         return self._update(workflow, rebudget=True)
@@ -214,19 +221,23 @@ class Tracker:
     def stage_reported(
         self, workflow_id: WorkflowId, stage: str, duration_s: float, now_s: float
     ) -> TrackerUpdate:
-        """A stage that ran at the client has ended; unknown workflows are ignored."""
+        """A stage that ran at the client has ended; unknown workflows are ignored.
+
+        A duration that is no time counts as 0.
+        """
         self._now_s = now_s
         workflow = self._live.get(workflow_id)
         if workflow is None:
             return self._pending()
         self.tools.learn(stage, duration_s)
+        workflow.ran = True
         visit = stages.visit_named(workflow, stage, now_s, self.settings.max_stages)
         self._touch(workflow, now_s)
         if visit.live:
             # Calls of that name still run here: they end the stage.
             return self._pending()
         visit.at_client = visit.members == 0
-        visit.started_s = min(visit.started_s, now_s - max(0.0, duration_s))
+        visit.started_s = min(visit.started_s, now_s - cut(duration_s, 0.0, MAX_S))
         visit.ended_s = now_s
         workflow.deepest_depth = max(workflow.deepest_depth, visit.stage.depth)
         workflow.deepest_level = max(workflow.deepest_level, visit.level)
@@ -302,12 +313,7 @@ class Tracker:
         Templates, tool gaps, and of each live workflow its identity, deadline and depth. Live
         calls are not in it: their connections end with the process.
         """
-        return {
-            "version": 1,
-            "templates": self.templates.dump(),
-            "tools": self.tools.dump(),
-            "live": [snapshot_workflow(w, now_s) for w in self._live.values()],
-        }
+        return snapshots.take(self._live.values(), self.templates, self.tools, now_s)
 
     def restore(self, snapshot: Mapping[str, object], now_s: float, down_s: float = 0.0) -> None:
         """Take over a snapshot; for a tracker that has seen nothing yet.
@@ -318,19 +324,14 @@ class Tracker:
             down_s: How long nothing ran; deadlines went on meanwhile, silence did not.
 
         Raises:
-            KeyError, ValueError: The snapshot does not have the shape that `snapshot` gives.
+            KeyError, ValueError: The snapshot does not have the shape that `snapshot` gives;
+                nothing has changed then.
         """
-        version, templates = snapshot["version"], snapshot["templates"]
-        tools, live = snapshot["tools"], snapshot["live"]
-        if version != 1 or not isinstance(templates, dict) or not isinstance(tools, dict):
-            raise ValueError(f"snapshot: expected version 1, not {version!r}")
-        if not isinstance(live, list):
-            raise ValueError("live: expected a list")
+        workflows = snapshots.take_over(
+            snapshot, self.templates, self.tools, self.settings, now_s=now_s, down_s=down_s
+        )
         self._now_s = now_s
-        self.templates.load(templates)
-        self.tools.load(tools)
-        for entry in live[-self.settings.max_live :]:
-            workflow = restore_workflow(entry, now_s, down_s, self.settings)
+        for workflow in workflows:
             self._live[workflow.workflow_id] = workflow
             self._idle.add(workflow.workflow_id, workflow.idle_s, now_s)
 
@@ -339,23 +340,20 @@ class Tracker:
     def _begin(
         self, workflow_id: WorkflowId, application: str, tenant: str, now_s: float
     ) -> Workflow:
-        if len(self._live) >= self.settings.max_live:
-            longest = self._idle.longest()
-            if longest is not None:
-                self._pushed_out.append(self._end(self._live[longest], State.EXPIRED))
-        defaults = self.settings.for_application(application)
-        workflow = Workflow(
-            workflow_id,
-            application,
-            tenant,
-            slo_s=defaults.slo_s,
-            idle_s=defaults.idle_s,
-            started_s=now_s,
-            calls=deque(maxlen=self.settings.max_calls),
-            visits=deque(maxlen=self.settings.max_calls),
+        self._make_room(1)
+        workflow = new_workflow(
+            workflow_id, application, tenant, started_s=now_s, settings=self.settings
         )
         self._live[workflow_id] = workflow
         return workflow
+
+    def _make_room(self, new: int = 0) -> None:
+        """End those silent for longest beyond the bound; those with live calls may exceed it."""
+        while len(self._live) + new > self.settings.max_live:
+            longest = self._idle.longest()
+            if longest is None:
+                return
+            self._pushed_out.append(self._end(self._live[longest], State.EXPIRED))
 
     def _end(self, workflow: Workflow, state: State) -> WorkflowRecord:
         """The one way out for a workflow."""
@@ -377,7 +375,9 @@ class Tracker:
         records = self._pending().ended
         if ended is not None:
             records = (*records, ended)
-        live = tuple(workflow.live) if stage_ended or rebudget else ()
+        # What is being cancelled has no order to find: its calls are about to end.
+        wanted = (stage_ended or rebudget) and workflow.closing is not State.CANCELLED
+        live = tuple(workflow.live) if wanted else ()
         return TrackerUpdate(rebudget=live, ended=records, stage_ended=stage_ended)
 
     def _pending(self) -> TrackerUpdate:

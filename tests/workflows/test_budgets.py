@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from workflow_world import World, work_s
 
-from dispatcher.core.types import WorkflowId
+from dispatcher.core.types import CallId, WorkflowId
 from dispatcher.core.workflow_types import StagePlan, WorkflowDeclaration
 from workflows.plan import Plan, PlanError
 
@@ -112,6 +114,28 @@ def test_output_is_capped_by_max_tokens_and_fixed_by_ignore_eos() -> None:
     assert world.budget("b").stage_work_s == 90
 
 
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_sibling_of_unknown_length_counts_whoever_comes_first(order: str) -> None:
+    world = taught(("draft", 400))
+    for call in order:
+        if call == "a":
+            world.arrive("a", stage="draft", max_tokens=90, features={"ignore_eos": 1.0})
+        else:
+            world.arrive("b", stage="draft")
+    assert world.budget("a").stage_work_s == world.budget("b").stage_work_s == 40
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 1e300])
+def test_a_cost_model_out_of_its_mind_does_not_spoil_budgets(seconds: float) -> None:
+    world = taught(("draft", 100), ("vote", 300))
+    world.arrive("a", stage="draft", slo_s=60.0)
+    budget = world.tracker.budget(CallId("a"), lambda prompt, output: seconds, world.now_s)
+    assert math.isfinite(budget.stage_budget_s)
+    assert 0 <= budget.stage_work_s <= budget.remaining_work_s < math.inf
+    left_s = world.tracker.remaining_work_s(W, lambda prompt, output: seconds)
+    assert 0 <= left_s < math.inf
+
+
 def test_other_applications_teach_nothing() -> None:
     world = taught(("draft", 100), ("vote", 300))
     world.arrive("a", stage="draft", application="other", max_tokens=10)
@@ -175,6 +199,10 @@ def test_a_posted_plan_replaces_the_rest() -> None:
         ([StagePlan("a", after=("b",))], "no stage"),
         ([StagePlan("a", after=("a",))], "circle"),
         ([StagePlan("a", width=0)], "width"),
+        ([StagePlan("a", width=10_001)], "'a': width must be at least 1 and at most 10000"),
+        ([StagePlan("a", prompt_tokens=10**400)], "'a': prompt_tokens must be"),
+        ([StagePlan("a", output_tokens=-1)], "'a': output_tokens must be"),
+        ([StagePlan("a", after=("b",) * 201)], "'a': after: expected at most 200"),
         ([StagePlan(f"s{n}") for n in range(201)], "at most 200"),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from typing import Any
 
 import pytest
 from workflow_world import World, work_s
@@ -191,6 +193,77 @@ def test_a_final_call_waits_for_its_siblings() -> None:
     assert world.at(2).end("a", Outcome.CANCELLED).ended[0].outcome is Outcome.OK
 
 
+@pytest.mark.parametrize("how", [Outcome.ENGINE_ERROR, Outcome.CLIENT_ERROR, Outcome.REJECTED])
+def test_a_final_call_that_fails_leaves_its_workflow_to_be_gone_on_with(how: Outcome) -> None:
+    world = World()
+    world.arrive("a", slo_s=60.0)
+    world.at(1).end("a")
+    world.arrive("b", final=True)
+    assert world.at(2).end("b", how).ended == ()
+    assert world.at(3).arrive("b2", final=True).workflow_started_s == 0
+    (record,) = world.at(4).end("b2").ended
+    assert (record.calls, record.outcome, record.duration_s) == (3, Outcome.OK, 4)
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_of_two_final_calls_the_one_that_went_well_counts(order: str) -> None:
+    world = World()
+    world.arrive("a", final=True)
+    world.arrive("b", final=True)
+    updates = [world.end(c, Outcome.OK if c == "a" else Outcome.ENGINE_ERROR) for c in order]
+    assert updates[0].ended == ()
+    assert [record.outcome for record in updates[1].ended] == [Outcome.OK]
+
+
+def test_a_final_call_whose_client_has_gone_ends_its_workflow() -> None:
+    world = World()
+    world.arrive("a")
+    world.end("a")
+    world.arrive("b", final=True)
+    assert world.end("b", Outcome.CANCELLED).ended[0].outcome is Outcome.CANCELLED
+
+
+def test_a_lone_final_call_leaves_nothing_behind_however_it_ends() -> None:
+    world = World()
+    world.arrive("a", final=True)
+    assert world.end("a", Outcome.ENGINE_ERROR).ended[0].outcome is Outcome.ENGINE_ERROR
+    assert world.tracker.live == 0
+
+
+def test_a_workflow_of_which_nothing_ran_ends_at_once() -> None:
+    world = World()
+    world.arrive("a")
+    world.arrive("b")
+    assert world.end("a", Outcome.REJECTED).ended == ()
+    (record,) = world.end("b", Outcome.REJECTED).ended
+    assert (record.outcome, record.calls) == (Outcome.REJECTED, 2)
+    assert world.tracker.next_expiry_s() is None
+
+
+def test_a_rejected_call_does_not_end_what_was_declared_or_ran() -> None:
+    world = World()
+    world.tracker.declare(WorkflowDeclaration(W, "app"), 0.0)
+    world.arrive("a")
+    assert world.end("a", Outcome.REJECTED).ended == ()
+    world.arrive("b", "other")
+    world.end("b")
+    world.arrive("c", "other")
+    assert world.end("c", Outcome.REJECTED).ended == ()
+    assert world.tracker.live == 2
+
+
+def test_a_cancelled_workflow_asks_for_no_new_budgets() -> None:
+    world = World()
+    for number in range(4):
+        world.arrive(f"c{number}", stage=f"s{number}")
+    assert world.end("c0").rebudget == ("c1", "c2", "c3")
+    world.tracker.finish(W, 0.0, cancelled=True)
+    assert world.tracker.stage_reported(W, "tool", 1.0, 0.0).rebudget == ()
+    assert world.tracker.plan_posted(W, [StagePlan("x")], 0.0).rebudget == ()
+    update = world.end("c1", Outcome.CANCELLED)
+    assert (update.stage_ended, update.rebudget) == (True, ())
+
+
 def test_cancelling_waits_for_what_is_live() -> None:
     world = World()
     world.arrive("a")
@@ -241,6 +314,15 @@ def test_too_many_workflows_push_out_the_one_silent_for_longest() -> None:
     assert [w["id"] for w in world.tracker.workflows()] == ["w0", "w2", "w3"]
 
 
+def test_too_many_busy_workflows_shrink_back_to_the_bound() -> None:
+    world = World(TrackerSettings(max_live=2))
+    for number in range(5):
+        world.arrive(f"c{number}", f"w{number}")
+    ended = [record for number in range(5) for record in world.end(f"c{number}").ended]
+    assert [record.workflow_id for record in ended] == ["w0", "w1", "w2"]
+    assert world.tracker.live == 2
+
+
 def test_unknown_workflows_are_ignored() -> None:
     tracker, other = World().tracker, WorkflowId("nobody")
     assert tracker.finish(other, 0.0, cancelled=True).ended == ()
@@ -273,6 +355,41 @@ def test_a_plan_that_is_no_graph_changes_nothing() -> None:
     assert world.tracker.live == 0
 
 
+def test_a_declaration_in_flight_gives_new_budgets_where_something_changed() -> None:
+    world = World()
+    world.arrive("a", stage="draft", slo_s=60.0)
+    world.arrive("b", stage="draft")
+
+    def declare(**what: Any) -> tuple[CallId, ...]:
+        return world.tracker.declare(WorkflowDeclaration(W, "app", **what), 0.0).rebudget
+
+    assert declare() == ()
+    assert declare(slo_s=60.0) == ()
+    assert declare(slo_s=30.0) == ("a", "b")
+    assert world.budget("a").stage_budget_s == 30
+    assert declare(stages=(StagePlan("draft"), StagePlan("vote", output_tokens=100))) == ("a", "b")
+
+
+def test_a_declaration_is_a_sign_of_life() -> None:
+    world = World()
+    world.arrive("a")
+    world.end("a")
+    world.tracker.declare(WorkflowDeclaration(W, "app"), 250.0)
+    assert world.tracker.expire(301.0).ended == ()
+    assert len(world.tracker.expire(550.0).ended) == 1
+
+
+def test_a_declared_stage_that_failed_is_still_to_be_done() -> None:
+    world = World()
+    plan = (StagePlan("draft"), StagePlan("vote"))
+    world.tracker.declare(WorkflowDeclaration(W, "app", stages=plan), 0.0)
+    world.arrive("a")
+    world.end("a", Outcome.ENGINE_ERROR)
+    assert world.arrive("b").stage == "draft"
+    world.end("b")
+    assert world.arrive("c").stage == "vote"
+
+
 def test_unnamed_calls_of_a_declared_workflow_fill_its_stages() -> None:
     world = World()
     plan = (StagePlan("draft", width=2), StagePlan("vote"))
@@ -292,6 +409,44 @@ def test_tool_gaps_are_measured_between_calls() -> None:
     world.at(3.5).arrive("b", tool="sqlite")
     assert world.tracker.tools.mean_s("sqlite") == 2.5
     assert world.explain()["tool_gap_s"] == 2.5
+
+
+def test_no_tool_runs_between_a_call_and_the_same_call_sent_again() -> None:
+    world = World()
+    world.arrive("a", dedupe_key="k")
+    world.at(1).end("a", Outcome.ENGINE_ERROR)
+    world.at(5).arrive("a2", dedupe_key="k", tool="sqlite")
+    assert world.tracker.tools.mean_s("sqlite") is None
+    assert world.explain()["tool_gap_s"] == 0
+
+
+@pytest.mark.parametrize("duration_s", [math.nan, math.inf, -math.inf, -1.0, 1e300])
+def test_a_duration_that_is_no_time_teaches_nothing(duration_s: float) -> None:
+    world = World()
+    world.arrive("a")
+    world.tracker.stage_reported(W, "execute", duration_s, 3.0)
+    assert world.tracker.tools.mean_s("execute") is None
+    json.dumps(world.explain(), allow_nan=False)
+
+
+@pytest.mark.parametrize("slo_s", [math.nan, math.inf, 0.0, -5.0, 1e300])
+def test_an_slo_that_is_no_time_is_refused_where_declared_and_cut_where_told(slo_s: float) -> None:
+    world = World()
+    with pytest.raises(PlanError, match="slo_s"):
+        world.tracker.declare(WorkflowDeclaration(W, "app", slo_s=slo_s), 0.0)
+    assert world.tracker.live == 0
+    assert 0 < world.arrive("a", slo_s=slo_s).deadline_s <= 1e8
+
+
+def test_huge_counts_are_cut() -> None:
+    world = World()
+    huge = 10**400
+    world.arrive("a", prompt_tokens=huge, max_tokens=huge, stage_width=huge)
+    assert math.isfinite(world.budget("a").stage_budget_s)
+    world.end("a", output=huge)
+    world.tracker.finish(W, 0.0, cancelled=False)
+    json.dumps(world.tracker.templates.dump(), allow_nan=False)
+    assert world.explain()["stages"][0]["width"] == 10_000
 
 
 def test_a_reported_stage_counts_as_one() -> None:
@@ -369,6 +524,28 @@ def test_a_restart_keeps_deadlines_depths_and_what_was_learned() -> None:
     after.end("b")
     (record,) = after.tracker.finish(W, 7.0, cancelled=False).ended
     assert (record.calls, record.duration_s) == (2, pytest.approx(15))
+
+
+@pytest.mark.parametrize("flaw", [math.nan, math.inf, None, "x"])
+@pytest.mark.parametrize("where", ["slo_s", "age_s", "tool", "template"])
+def test_a_snapshot_with_a_flaw_changes_nothing(where: str, flaw: object) -> None:
+    world = World()
+    world.run("old", ("draft", 100))
+    world.arrive("a")
+    world.at(2).end("a")
+    world.at(3).arrive("b", tool="sql")
+    snapshot: Any = json.loads(json.dumps(world.tracker.snapshot(3.0)))
+    if where == "tool":
+        snapshot["tools"]["sql"][0] = flaw
+    elif where == "template":
+        snapshot["templates"]["app"]["whole"][0][0] = flaw
+    else:
+        snapshot["live"][0][where] = flaw
+    after = World().tracker
+    before = after.snapshot(0.0)
+    with pytest.raises(ValueError, match="expected"):
+        after.restore(snapshot, 0.0)
+    assert after.snapshot(0.0) == before
 
 
 def test_a_snapshot_of_another_shape_is_refused() -> None:
