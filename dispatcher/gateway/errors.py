@@ -65,6 +65,13 @@ class ApiError(HeadwayError):
         """The `type` field."""
         return _TYPES.get(self.status, "api_error")
 
+    @property
+    def outcome(self) -> str:
+        """How the metrics count a request that ends so."""
+        if self.status in (429, 503):
+            return "rejected"
+        return "engine_error" if self.status >= 500 else "client_error"
+
     def body(self) -> bytes:
         """The JSON that goes out."""
         return error_body(self.message, self.kind, param=self.param, code=self.code)

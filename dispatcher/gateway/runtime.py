@@ -22,6 +22,7 @@ from dispatcher.gateway.attempts import AttemptResult, AttemptRunner
 from dispatcher.gateway.calls import LiveCall
 from dispatcher.gateway.driver import Driver
 from dispatcher.gateway.errors import ApiError, rejection, response_not_found
+from dispatcher.gateway.fleet.engine import Engine
 from dispatcher.gateway.fleet.monitor import Fleet
 from dispatcher.gateway.metrics import Metrics
 from dispatcher.gateway.store import Learned, Store, TrackerState
@@ -113,9 +114,9 @@ class Gateway:
         for engine in self.settings.engines:
             self.fleet.add(engine, time_scale=self._time_scale)
 
-    def add_engine(self, settings: EngineSettings) -> None:
+    def add_engine(self, settings: EngineSettings) -> Engine:
         """Take one more engine in. Raises `ConfigurationError`."""
-        self.fleet.add(settings, time_scale=self._time_scale)
+        return self.fleet.add(settings, time_scale=self._time_scale)
 
     def begin_shutdown(self) -> None:
         """New calls are turned away from now on; what is here goes on."""

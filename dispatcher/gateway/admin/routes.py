@@ -125,10 +125,10 @@ def _engine_routes(router: APIRouter, gateway: Gateway) -> None:
             why = f"engine {body.id!r} is in the fleet already"
             raise ApiError(409, why, param="id", code="engine_exists")
         try:
-            gateway.add_engine(body)
+            engine = gateway.add_engine(body)
         except ConfigurationError as error:
             raise ApiError(422, str(error), param="url", code="invalid_engine") from error
-        return engine_state(gateway, found(body.id))
+        return engine_state(gateway, engine)
 
     # before the routes whose id, which may have slashes, would swallow the last word
     @router.post("/engines/{engine_id:path}/drain", summary="Give an engine nothing new")

@@ -51,7 +51,7 @@ class RoutedEndpoint:
                 ended = await passage.through(passage.candidates(served), raw, tenant)
             outcome = ended or "client_error"
         except ApiError as error:
-            outcome = _outcome_of(error)
+            outcome = error.outcome
             await send_error(send, error, passage.request_id)
         except (OSError, ClientGoneError):
             outcome = "cancelled"
@@ -92,7 +92,7 @@ class StoredResponseEndpoint:
                 raise response_not_found(response_id)
             outcome = ended
         except ApiError as error:
-            outcome = _outcome_of(error)
+            outcome = error.outcome
             await send_error(send, error, passage.request_id)
         except (OSError, ClientGoneError):
             outcome = "cancelled"
@@ -100,9 +100,3 @@ class StoredResponseEndpoint:
             outcome = await passage.defect(error)
         finally:
             gateway.metrics.request("/v1/responses/{id}", "unknown", outcome)
-
-
-def _outcome_of(error: ApiError) -> str:
-    if error.status in (429, 503):
-        return "rejected"
-    return "engine_error" if error.status >= 500 else "client_error"

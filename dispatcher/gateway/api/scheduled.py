@@ -67,7 +67,7 @@ class ScheduledEndpoint:
             spec = self._spec(request, hints, facts, terms, served=model, holder=holder)
             tenant.enter(gateway.clock())
         except ApiError as error:
-            gateway.metrics.request(self._path, model, _outcome_of(error))
+            gateway.metrics.request(self._path, model, error.outcome)
             await send_error(send, error, request.request_id)
             return
         except ConnectionResetError:
@@ -192,9 +192,3 @@ async def _finish(call: LiveCall, now_s: float) -> None:
             await send_error(call.send, error, call.request_id, own)
     except OSError:
         log.debug("request %s: the client went before its error", call.request_id)
-
-
-def _outcome_of(error: ApiError) -> str:
-    if error.status in (429, 503):
-        return "rejected"
-    return "engine_error" if error.status >= 500 else "client_error"
