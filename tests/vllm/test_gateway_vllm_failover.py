@@ -137,7 +137,7 @@ async def test_the_only_engine_dies_and_comes_back(
     start_gateway: Callable[..., Gateway],
 ) -> None:
     """Its calls that have sent nothing wait for it; who comes while it is down is told so."""
-    key = "a key that clients do not know"
+    key = "a-key-that-clients-do-not-know"
     only = spawn_engine(flags=("--api-key", key))
     gateway = start_gateway(engines={"only": only}, seats=2, api_key=key)
     url = gateway.url + PATHS["chat"]
