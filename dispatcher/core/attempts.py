@@ -12,7 +12,8 @@ from dispatcher.core.fleet import Fleet, Instance, context_tokens
 from dispatcher.core.ports import AttemptTiming, CostModel, LengthPredictor, Policy
 from dispatcher.core.types import AttemptId, Outcome, SeatTag, Usage
 
-_PRIORITY_BOUND = 2**31 - 1
+#: What JSON carries exactly; engines take 64 bits.
+_PRIORITY_BOUND = 2**53 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Attempts:
             seat=seat,
             dispatched_s=now_s,
             resumed_tokens=call.generated_tokens,
-            pending_prefill_s=self._fleet.prefill_s(call, instance) * seats,
+            pending_prefill_s=self._fleet.prefill_s(call, instance) * call.spec.prompts,
             remaining_tokens=call.remaining_tokens * seats,
             context_tokens=context_tokens(call),
         )
@@ -131,9 +132,13 @@ class Attempts:
         total_s = now_s - attempt.dispatched_s
         if total_s <= 0.0 or attempt.resumed_tokens:
             return
-        output_tokens = max(1, round(usage.output_tokens / call.spec.seats))
         instance.saw_cache(usage.prompt_tokens, usage.cached_tokens)
+        if usage.output_tokens <= 0:
+            return  # nothing was asked for, or the engine does not count
+        output_tokens = max(1, round(usage.output_tokens / call.spec.seats))
         self._lengths.learn(call.spec, output_tokens)
+        if call.spec.prompts > 1:
+            return  # its times are those of many prefills, one after another
         first_s = attempt.first_token_s if call.spec.streaming else None
         running = (instance.running_integral - attempt.running_integral) / total_s
         resident = (instance.resident_integral - attempt.resident_integral) / total_s

@@ -248,7 +248,7 @@ class Coordinator:
         result = CallResult(
             outcome,
             call.served_by,
-            record.prompt_tokens,
+            round(record.prompt_tokens / call.spec.prompts),
             round(record.output_tokens / call.spec.seats),
             record.cached_tokens,
         )

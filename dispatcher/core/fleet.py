@@ -169,7 +169,7 @@ def context_tokens(call: Call) -> int:
     """Tokens a call keeps resident: prompts, and output so far or (unseen) half of what is due."""
     seats = call.spec.seats
     seen = max(call.generated_tokens / seats, call.length.expected_tokens / 2)
-    return call.spec.prompt_tokens + int(seen) * seats
+    return call.spec.prompt_tokens * call.spec.prompts + int(seen) * seats
 
 
 class Fleet:
@@ -279,9 +279,9 @@ class Fleet:
         return [self._calls[c] for c in self._tracker.live_calls(workflow_id) if c in self._calls]
 
     def prefill_s(self, call: CallView, instance: InstanceView) -> float:
-        """Predicted prefill of the call there, with the prefix cache's average help."""
+        """Predicted prefill of one prompt there, with the prefix cache's average help."""
         share = self._all[instance.spec.instance_id].cached_share
-        prompt = call.spec.prompt_tokens + call.generated_tokens
+        prompt = call.spec.prompt_tokens + call.generated_tokens / call.spec.seats
         return self._costs.prefill_s(instance.spec.instance_id, prompt * (1.0 - share))
 
     def tpot_s(self, instance: InstanceView) -> float:
@@ -327,7 +327,7 @@ class Fleet:
         candidates = known.candidates if known is not None else self.candidates(call.spec)
         done = call.generated_tokens / call.spec.seats
         tokens = max(1.0, call.length.expected_tokens - done)
-        return self.work_s(candidates)(call.spec.prompt_tokens + call.generated_tokens, tokens)
+        return self.work_s(candidates)(call.spec.prompt_tokens + done, tokens)
 
     def work_s(self, candidates: frozenset[InstanceId]) -> WorkSeconds:
         """Seconds for (prompt tokens, output tokens), averaged over the candidates.

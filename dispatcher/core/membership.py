@@ -36,6 +36,8 @@ class Membership:
             backlog=instance.queued > 0 or self._placing.held > 0,
             tokens_total=instance.tokens_total if tokens_total is None else tokens_total,
         )
+        if seats != before:
+            instance.tpot_s = None
         if seats > before:
             self._placing.touch(instance)
 

@@ -25,7 +25,9 @@ def call_record(call: Call, outcome: Outcome, usage: Usage | None, now_s: float)
         dispatched_s=call.first_dispatched_s,
         first_token_s=call.first_token_s,
         ended_s=now_s,
-        prompt_tokens=call.spec.prompt_tokens if usage is None else usage.prompt_tokens,
+        prompt_tokens=(
+            call.spec.prompt_tokens * call.spec.prompts if usage is None else usage.prompt_tokens
+        ),
         cached_tokens=0 if usage is None else usage.cached_tokens,
         output_tokens=call.generated_tokens,
         attempts=call.attempts_made,

@@ -64,7 +64,7 @@ class CallSpec:
     workflow_id: WorkflowId
     model: str
     prompt_tokens: int
-    """Estimated by the gateway, exact in the simulator; at least 0."""
+    """Of one prompt (the mean of several); estimated by the gateway, exact in the simulator."""
     application: str = "default"
     """The template the workflow follows (`x-headway-workflow`)."""
     stage: str | None = None
@@ -77,6 +77,8 @@ class CallSpec:
     max_tokens: int | None = None
     seats: int = 1
     """Engine sequences the call takes: `n` times the number of prompts; at least 1."""
+    prompts: int = 1
+    """Prompts in the call (`/v1/completions` takes a list); at least 1."""
     task: Task = Task.GENERATE
     modalities: frozenset[str] = frozenset()
     """Beyond text: `image`, `audio`, `video`."""
@@ -113,10 +115,11 @@ class LengthEstimate:
 
     def capped(self, most_tokens: float) -> LengthEstimate:
         """The same where no more than that can come; what is no number becomes that."""
-        if self.expected_tokens <= most_tokens:
+        if self.expected_tokens <= most_tokens and all(t <= most_tokens for _, t in self.quantiles):
             return self
-        quantiles = tuple((p, min(tokens, most_tokens)) for p, tokens in self.quantiles)
-        return replace(self, expected_tokens=most_tokens, quantiles=quantiles)
+        expected = self.expected_tokens if self.expected_tokens <= most_tokens else most_tokens
+        quantiles = tuple((p, t if t <= most_tokens else most_tokens) for p, t in self.quantiles)
+        return replace(self, expected_tokens=expected, quantiles=quantiles)
 
     def quantile_tokens(self, probability: float) -> float:
         """Linear between the known quantiles, flat beyond them; the mean when none is known."""

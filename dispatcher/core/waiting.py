@@ -144,7 +144,8 @@ class Waiting:
 
     def _book(self, call: Call, instance: Instance) -> None:
         seats = call.spec.seats
-        call.queued_prefill_s = self._fleet.prefill_s(call, instance) * seats
+        # the sequences of one prompt share its prefill
+        call.queued_prefill_s = self._fleet.prefill_s(call, instance) * call.spec.prompts
         call.queued_output_tokens = call.remaining_tokens * seats
         instance.queued_seats += seats
         instance.tpot_s = None

@@ -18,6 +18,7 @@ from dispatcher.core.types import (
     LengthEstimate,
     Outcome,
     RejectReason,
+    Usage,
     WorkflowId,
 )
 from dispatcher.core.workflow_types import WorkflowDeclaration
@@ -210,7 +211,7 @@ def test_a_policy_that_raises_loses_no_call(monkeypatch):
 def test_a_call_of_several_sequences_weighs_as_much_as_it_takes():
     world = World()
     world.up("i", seats=4)
-    world.arrive("wide", seats=4)
+    world.arrive("wide", seats=4, prompts=4)
     backlog_s = world.coordinator.fleet.backlog_s(world.coordinator.fleet.get(InstanceId("i")))
     narrow = World()
     narrow.up("i", seats=4)
@@ -218,6 +219,46 @@ def test_a_call_of_several_sequences_weighs_as_much_as_it_takes():
         narrow.arrive(f"c{n}")
     instance = narrow.coordinator.fleet.get(InstanceId("i"))
     assert backlog_s == pytest.approx(narrow.coordinator.fleet.backlog_s(instance))
+
+
+def test_several_prompts_need_the_context_of_one():
+    world = World()
+    world.up("i", seats=64, max_model_len=1_100)
+    world.up("j", seats=64, max_model_len=1_000)
+    world.arrive("list", prompt_tokens=1_020, prompts=64, seats=64)
+    assert world.where("list") == "i"
+    assert world.coordinator.calls[CallId("list")].length.expected_tokens == 80.0
+
+
+def test_the_sequences_of_one_prompt_share_its_prefill():
+    backlogs_s = []
+    for prompts in (1, 2):
+        world = World()
+        world.up("i", seats=2)
+        world.arrive("wide", seats=2, prompts=prompts)
+        instance = world.coordinator.fleet.get(InstanceId("i"))
+        backlogs_s.append(world.coordinator.fleet.backlog_s(instance))
+    assert backlogs_s[1] - backlogs_s[0] == pytest.approx(0.101 / 2)
+
+
+def test_an_answer_of_no_tokens_teaches_no_length():
+    world = World()
+    world.up("i", seats=1)
+    world.arrive("a")
+    world.end("a", usage=Usage(prompt_tokens=100, output_tokens=0), after_s=1.0)
+    assert (world.lengths.learned, world.costs.timings) == ([], [])
+
+
+def test_engine_priorities_still_order_after_a_month():
+    by_deadline = ByKey(key=lambda call: (call.placement.deadline_s,), priority=True)
+    world = World(policy(ordering=by_deadline))
+    world.up("i", seats=4)
+    priorities = []
+    for name in ("a", "b"):
+        world.now_s += 40 * 86_400.0
+        (sent,) = [c for c in world.arrive(name) if isinstance(c, Dispatch)]
+        priorities.append(sent.engine_priority)
+    assert priorities[0] < priorities[1]
 
 
 class Results(FlatTracker):
