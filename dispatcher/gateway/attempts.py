@@ -161,7 +161,7 @@ class AttemptRunner:
             except UpstreamError as error:
                 if isinstance(error, UpstreamConnectError | UpstreamTimeoutError):
                     self._engines.unreachable(engine, str(error))
-                return _failed(call, unreached(error))
+                return _failed(call, unreached(engine.settings.id, error))
             if priority is not None and engine.refuses_priority(response.status, refusal):
                 continue
             failure = judge(engine.settings.id, response, refusal)

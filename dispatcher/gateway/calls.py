@@ -53,6 +53,7 @@ class LiveCall:
         "arrived_s",
         "complete",
         "dialect",
+        "dispatched_s",
         "done",
         "error",
         "facts",
@@ -103,6 +104,8 @@ class LiveCall:
         self.send = send
         self.watch = watch
         self.arrived_s = arrived_s
+        #: when it was first given to an engine
+        self.dispatched_s: float | None = None
         #: the response's head has been sent (early headers, or a relay that has begun)
         self.started = False
         #: relays a stream to the client now: nobody else may send
@@ -154,11 +157,12 @@ class LiveCall:
         self.complete = outcome.response_complete
 
     def own_headers(self, instance_id: str | None, now_s: float) -> RawHeaders:
-        """The headers that every answer carries."""
+        """The headers that every answer carries; one never given to an engine waits until now."""
+        waited_s = (now_s if self.dispatched_s is None else self.dispatched_s) - self.arrived_s
         headers = [
             (b"x-request-id", self.request_id.encode("latin-1")),
             (b"x-headway-workflow-id", header_value(self.workflow_id)),
-            (b"x-headway-queue-ms", b"%d" % max(0, round(1000 * (now_s - self.arrived_s)))),
+            (b"x-headway-queue-ms", b"%d" % max(0, round(1000 * waited_s))),
         ]
         if instance_id is not None:
             headers.append((b"x-headway-instance", instance_id.encode("ascii")))

@@ -36,6 +36,7 @@ from dispatcher.core.workflow_types import WorkflowRecord
 from dispatcher.gateway.attempts import AttemptResult, AttemptRunner
 from dispatcher.gateway.calls import LiveCall
 from dispatcher.gateway.errors import ApiError, internal_error, rejection, retry_after
+from dispatcher.gateway.verdict import down
 
 log = logging.getLogger("headway.driver")
 
@@ -145,7 +146,7 @@ class Driver:
         failed = AttemptResult(Outcome.ENGINE_ERROR, retryable=True, detail=why, reason="down")
         for out in list(self._out.values()):
             if out.dispatch.instance_id == instance_id and not out.call.visible:
-                out.call.failure = ApiError(502, f"The engine failed: {why}", code="engine_down")
+                out.call.failure = down(instance_id, why).error()
                 self._stop(out, failed)
 
     def attempts_at(self, instance_id: str) -> int:
@@ -212,6 +213,8 @@ class Driver:
 
     def _send(self, dispatch: Dispatch) -> None:
         call = self._calls[dispatch.call_id]
+        if call.dispatched_s is None:
+            call.dispatched_s = self._clock()
         known = self.coordinator.calls.get(dispatch.call_id)
         call.length = None if known is None else known.length
         task = asyncio.get_running_loop().create_task(

@@ -32,6 +32,8 @@ class Failure:
     reason: str
     """A small set, fit for a metric label."""
     retry_after_s: float | None = None
+    told: str = ""
+    """What the client hears instead of `why`, which may name an engine's address."""
 
     def error(self) -> ApiError:
         """The answer where nobody else succeeds."""
@@ -39,16 +41,23 @@ class Failure:
         if self.retry_after_s is not None:
             headers = retry_after(self.retry_after_s, "engine_overloaded")
         code = self.reason if self.reason.startswith("engine_") else f"engine_{self.reason}"
-        return ApiError(self.status, f"The engine failed: {self.why}", code=code, headers=headers)
+        said = f"The engine failed: {self.told or self.why}"
+        return ApiError(self.status, said, code=code, headers=headers)
 
 
-def unreached(error: UpstreamError) -> Failure:
+def unreached(engine_id: str, error: UpstreamError) -> Failure:
     """The connection failed, or ended before the answer did."""
     if isinstance(error, UpstreamTimeoutError):
-        return Failure(504, str(error), "timeout")
+        return Failure(504, str(error), "timeout", told=f"{engine_id} took too long to be reached")
     if isinstance(error, UpstreamConnectError):
-        return Failure(502, str(error), "connect")
-    return Failure(502, str(error), "closed")
+        return Failure(502, str(error), "connect", told=f"{engine_id} cannot be reached")
+    told = f"{engine_id} closed the connection without an answer"
+    return Failure(502, str(error), "closed", told=told)
+
+
+def down(engine_id: str, why: str) -> Failure:
+    """The engine went down; `why` is for the log."""
+    return Failure(502, why or "it has left the fleet", "down", told=f"{engine_id} is down")
 
 
 async def read_refusal(response: EngineResponse) -> bytes:

@@ -160,7 +160,7 @@ async def test_a_call_at_the_only_engine_ends_when_that_goes_down() -> None:
         response = await call
         assert response.status_code == 502
         assert response.json()["error"]["code"] == "engine_down"
-        assert "/health: status 503" in response.json()["error"]["message"]
+        assert "e0 is down" in response.json()["error"]["message"]
         await running.until(lambda: gate.gone == 1)
 
 

@@ -33,7 +33,7 @@ from dispatcher.gateway.upstream import (
     UpstreamError,
     UpstreamTimeoutError,
 )
-from dispatcher.gateway.verdict import Failure, judge, read_refusal, send_whole, unreached
+from dispatcher.gateway.verdict import Failure, down, judge, read_refusal, send_whole, unreached
 
 log = logging.getLogger("headway.api")
 
@@ -107,6 +107,10 @@ class Passage:
         failure: Failure | None = None
         async with ClientWatch(self.receive) as watch:
             for engine in engines:
+                if not self.gateway.fleet.has_up(engine):
+                    # it went while another one was asked, and will not tell so again
+                    failure = failure or down(engine.settings.id, engine.last_error)
+                    continue
                 with self._in_flight(engine):
                     ended = await self._try(engine, body, watch, tenant, pass_404=pass_404)
                 if isinstance(ended, str):
@@ -147,20 +151,27 @@ class Passage:
             # an engine that hangs never answers: it ends with the engine's being down
             async with watch.guard(), asyncio.timeout(None) as limit:
                 with engine.telling(functools.partial(limit.reschedule, 0.0)):
+                    if not self.gateway.fleet.has_up(engine):
+                        return down(engine.settings.id, engine.last_error)
                     response = await self._ask(engine, body)
                     engine.heard_s = self.gateway.clock()
                     success = 200 <= response.status < 300
                     refusal = b"" if success else await read_refusal(response)
         except TimeoutError:
-            return Failure(502, engine.last_error, "down")
+            return down(engine.settings.id, engine.last_error)
         except UpstreamError as error:
             if isinstance(error, UpstreamConnectError | UpstreamTimeoutError):
                 self.gateway.fleet.unreachable(engine, str(error))
-            return unreached(error)
+            return unreached(engine.settings.id, error)
         if success:
             return await self._relay(engine, response, watch, tenant)
         if response.status == 404 and not pass_404:
             return None
+        return await self._refuse(engine, response, refusal)
+
+    async def _refuse(
+        self, engine: Engine, response: EngineResponse, refusal: bytes
+    ) -> str | Failure:
         failure = judge(engine.settings.id, response, refusal)
         if failure is not None:
             return failure

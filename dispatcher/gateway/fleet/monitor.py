@@ -68,6 +68,13 @@ class Fleet:
         """By id; one that is being removed is found until it is gone."""
         return self._engines.get(instance_id)
 
+    def has_up(self, engine: Engine) -> bool:
+        """Whether it is up, and still the one that its id stands for."""
+        return engine.up and self._is_here(engine)
+
+    def _is_here(self, engine: Engine) -> bool:
+        return self._engines.get(engine.settings.id) is engine
+
     def known_models(self) -> set[str]:
         """What any engine serves or served when it was last seen."""
         return {m for e in self._engines.values() if e.served for m in e.served.models}
@@ -152,6 +159,8 @@ class Fleet:
         self._tasks.pop(name).cancel()
         del self._engines[name], self._wake[name]
         self._joined.discard(name)
+        engine.up = False
+        engine.lost()
         closing = asyncio.get_running_loop().create_task(engine.pool.aclose())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
@@ -210,7 +219,12 @@ class Fleet:
     # --- up and down ---
 
     def unreachable(self, engine: Engine, why: str) -> None:
-        """A call could not reach it: it is down until a look succeeds."""
+        """A call could not reach it: it is down until a look succeeds.
+
+        One that has left tells nothing about that which goes by its id now.
+        """
+        if not self._is_here(engine):
+            return
         engine.failures = max(engine.failures, self._settings.failures_until_down)
         self._mark_down(engine, why)
         wake = self._wake.get(engine.settings.id)
@@ -223,7 +237,7 @@ class Fleet:
 
     def _mark_down(self, engine: Engine, why: str) -> None:
         engine.last_error = why
-        if not engine.up:
+        if not self.has_up(engine):
             return
         engine.up = False
         engine.since_s = self._clock()
