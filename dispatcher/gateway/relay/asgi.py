@@ -1,4 +1,4 @@
-"""The ASGI side: its types, and a coroutine that changes hands."""
+"""The ASGI side: its types, a coroutine that changes hands, and a shortcut past `send`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+ChunkWriter = Callable[[bytes], bool]
+
+_UVICORN = "uvicorn.protocols.http.httptools_impl"
 
 
 class Resumed:
@@ -35,3 +38,43 @@ class Resumed:
     def close(self) -> None:
         """Give the coroutine up."""
         self._coroutine.close()
+
+
+def chunk_writer(send: Send) -> ChunkWriter | None:
+    """Return what writes body pieces of a started response past `send`; None where none is known.
+
+    A token's way through `send` is a coroutine and a dictionary made, stepped and thrown away: a
+    third of what the gateway itself spends on it. So where the server is uvicorn, and it sends the
+    response in chunks, its chunks are written to its transport as it would write them.
+
+    Args:
+        send: ASGI's; `http.response.start` has been sent, the response's end has not.
+
+    Returns:
+        A function that writes one piece (not empty) and says whether it has: while the client is
+        slow, or when it has gone, the piece has to go through `send`, which waits or drops it.
+    """
+    cycle: Any = getattr(send, "__self__", None)
+    kind = type(cycle)
+    if (
+        kind.__module__ != _UVICORN
+        or kind.__qualname__ != "RequestResponseCycle"
+        or getattr(send, "__func__", None) is not kind.send
+    ):
+        return None
+    try:
+        write, flow = cycle.transport.write, cycle.flow
+        chunked = cycle.chunked_encoding is True and cycle.scope["method"] != "HEAD"
+        ready = (flow.write_paused, cycle.disconnected, cycle.response_complete)
+    except AttributeError:  # Another uvicorn than the one that is known here.
+        return None
+    if not chunked or not all(isinstance(state, bool) for state in ready):
+        return None
+
+    def write_chunk(body: bytes) -> bool:
+        if flow.write_paused or cycle.disconnected or cycle.response_complete:
+            return False
+        write(b"%x\r\n%b\r\n" % (len(body), body))
+        return True
+
+    return write_chunk

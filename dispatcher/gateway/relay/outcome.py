@@ -51,3 +51,12 @@ class RelayOutcome:
     def retryable(self) -> bool:
         """Whether the attempt failed and the client has seen nothing of it."""
         return not self.first_byte_sent and self.finish in _ENGINES_FAULT
+
+
+def larger_usage(one: Usage, other: Usage) -> Usage:
+    """Put together what was told in parts, each a running total."""
+    return Usage(
+        prompt_tokens=max(one.prompt_tokens, other.prompt_tokens),
+        output_tokens=max(one.output_tokens, other.output_tokens),
+        cached_tokens=max(one.cached_tokens, other.cached_tokens),
+    )

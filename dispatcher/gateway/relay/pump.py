@@ -1,9 +1,10 @@
 """The token path: from an engine's socket to the client's, event for event.
 
-A piece of the stream is forwarded inside the engine socket's callback: ASGI's `send` is a
-coroutine, and while the client keeps up it never suspends, so the pump steps it by hand and no task
-wakes up per token. Where it does suspend (the client's buffer is full), the pump stops reading
-from this engine connection and the request's task takes the suspended coroutine over.
+A piece of the stream is forwarded inside the engine socket's callback, so that no task wakes up per
+token: past ASGI's `send` where the server is known (`chunk_writer`), else through it. `send` is a
+coroutine, and while the client keeps up it never suspends, so the pump steps it by hand. Where it
+does suspend (the client's buffer is full), the pump stops reading from this engine connection and
+the request's task takes the suspended coroutine over.
 """
 
 from __future__ import annotations
@@ -12,18 +13,16 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from dispatcher.core.types import Usage
-from dispatcher.gateway.relay.asgi import Message, Resumed, Send
+from dispatcher.gateway.relay.asgi import ChunkWriter, Message, Resumed, Send, chunk_writer
 from dispatcher.gateway.relay.dialects import Dialect, EventKind, event_payload
 from dispatcher.gateway.relay.error_event import read_error
 from dispatcher.gateway.relay.headers import RawHeaders
 from dispatcher.gateway.relay.observer import StreamObserver
-from dispatcher.gateway.relay.outcome import Finish, RelayOutcome
+from dispatcher.gateway.relay.outcome import Finish, RelayOutcome, larger_usage
+from dispatcher.gateway.relay.pattern import NO_PREFIX, NOTHING_LEARNED, learn_pattern
 from dispatcher.gateway.relay.sse import EventSplitter
 from dispatcher.gateway.upstream import EngineResponse, UpstreamError
 
-#: No event starts with it: the value while no prefix has been learned.
-_NO_PREFIX = b"\x00"
 #: The largest gap between two progress reports, in events and in seconds.
 PROGRESS_EVENTS = 50
 PROGRESS_S = 0.5
@@ -37,6 +36,49 @@ class StreamPump:
     Used directly: hand `client_gone` to the watch. Of `outcome`, `first_byte_sent` is always
     current, the counts are once `run` has ended, however it did.
     """
+
+    __slots__ = (
+        "__weakref__",
+        "_busy",
+        "_clock",
+        "_dialect",
+        "_direct",
+        "_done",
+        "_end",
+        "_end_response",
+        "_events",
+        "_failure",
+        "_forwarded",
+        "_hazard",
+        "_headers",
+        "_last_event_s",
+        "_last_token_s",
+        "_latest",
+        "_learned",
+        "_lines",
+        "_message",
+        "_observer",
+        "_opening",
+        "_over",
+        "_pattern",
+        "_pending",
+        "_prefix",
+        "_report_at",
+        "_report_s",
+        "_response",
+        "_send",
+        "_splitter",
+        "_stall_timeout_s",
+        "_started",
+        "_strip_usage",
+        "_suspended",
+        "_timer",
+        "_tokens",
+        "_waiter",
+        "_woken",
+        "_write_chunk",
+        "outcome",
+    )
 
     def __init__(
         self,
@@ -58,14 +100,13 @@ class StreamPump:
         self._headers = headers
         self._clock = clock
         self._strip_usage = strip_usage and dialect.usage_on_request
-        #: What makes an event worth a second look although it starts as a token event does.
-        self._hazard = b"[]" if dialect.usage_on_request else _NO_PREFIX
         self._observer = observer
         self._stall_timeout_s = stall_timeout_s
         # Towards the client.
         self._started = started
         self._busy = True  # The task sends; the socket's callback only queues.
         self._direct = True
+        self._write_chunk: ChunkWriter | None = None
         self._message: Message = {"type": "http.response.body", "body": b"", "more_body": True}
         self._pending: list[bytes] = []
         self._suspended: Resumed | None = None
@@ -73,9 +114,11 @@ class StreamPump:
         self._woken = False
         # From the engine.
         self._splitter = EventSplitter()
-        self._prefix = self._learned = _NO_PREFIX
-        #: How a token event ends, how many line feeds it has, and what lies between two of them.
-        self._end, self._lines, self._joint = b"\n\n", 2, b""
+        #: How a read of token events starts; `NO_PREFIX` while an event is incomplete.
+        self._prefix = NO_PREFIX
+        #: The pattern's parts have places of their own: each is asked for on every token.
+        self._pattern = NOTHING_LEARNED
+        self._learned, self._end, _, self._lines, self._hazard = self._pattern
         self._latest = b""
         self._events = 0
         self._tokens = 0
@@ -102,7 +145,7 @@ class StreamPump:
             and not last
             and self._hazard not in data
         ):
-            tokens = 1 if data.count(b"\n") == self._lines else self._whole_tokens(data)
+            tokens = 1 if data.count(b"\n") == self._lines else self._pattern.count(data)
         if tokens:
             self._events += tokens
             self._tokens += tokens
@@ -122,23 +165,14 @@ class StreamPump:
         if self._busy:
             self._queue(data)
             return
-        message = self._message
-        message["body"] = data
-        coroutine = self._send(message)
         try:
-            yielded = coroutine.send(None)
-        except StopIteration:
-            return
+            if self._write_chunk is None or not self._write_chunk(data):
+                self._step_send(data)
         except OSError:
             self.client_gone()
         except Exception as exc:  # noqa: BLE001 - raised again by `run`
             self._failure = exc
             self.client_gone()
-        else:
-            self._busy = True
-            self._suspended = Resumed(coroutine, yielded)
-            self._response.pause_reading()
-            self._wake()
 
     def on_error(self, error: UpstreamError) -> None:
         """End the stream; an incomplete event is dropped, so that what follows it is readable."""
@@ -152,6 +186,19 @@ class StreamPump:
         self.outcome.finish = Finish.CLIENT_GONE
         self._pending.clear()
         self._response.abort()
+        self._wake()
+
+    def _step_send(self, data: bytes) -> None:
+        """Send without a task, for as long as the server takes it at once."""
+        self._message["body"] = data
+        coroutine = self._send(self._message)
+        try:
+            yielded = coroutine.send(None)
+        except StopIteration:
+            return
+        self._busy = True
+        self._suspended = Resumed(coroutine, yielded)
+        self._response.pause_reading()
         self._wake()
 
     def _queue(self, data: bytes) -> None:
@@ -202,15 +249,10 @@ class StreamPump:
             self._opening.clear()
             self._forwarded = True
             self._last_event_s = now_s
-        self._prefix = _NO_PREFIX if self._splitter.tail else self._learned
+        self._prefix = NO_PREFIX if self._splitter.tail else self._learned
         if last:
             self._conclude("the stream ended without its end mark")
         return b"".join(kept)
-
-    def _whole_tokens(self, data: bytes) -> int:
-        """How many token events a read is, each whole and starting as learned; 0 if it is not."""
-        events, more_lines = divmod(data.count(b"\n"), self._lines)
-        return 0 if more_lines or data.count(self._joint) != events - 1 else events
 
     def _hold(self, event: bytes) -> bool:
         """Keep an opening event back, so that the call can still go elsewhere."""
@@ -229,23 +271,10 @@ class StreamPump:
             self._observer.first_token(now_s)
         elif now_s >= self._report_s or self._tokens >= self._report_at:
             self._report(now_s)
-        if event.startswith(self._learned):
-            return
-        self._learn(event)
-
-    def _learn(self, event: bytes) -> None:
-        """Take a token event as the pattern for those that follow."""
-        known = b"" if self._learned is _NO_PREFIX else self._learned
-        self._end = b"\r\n\r\n" if event.endswith(b"\r\n\r\n") else b"\n\n"
-        prefix = self._dialect.token_prefix(event, known) or _NO_PREFIX
-        self._learned, self._joint = prefix, self._end + prefix
-        self._lines = self._joint.count(b"\n")
-        if event.count(b"\n") != self._lines:
-            self._learned = (
-                _NO_PREFIX  # Lines that the pattern does not tell: none is taken as one.
-            )
-        if self._dialect.usage_on_request:
-            self._hazard = _NO_PREFIX if prefix.endswith(b"[{") else b"[]"
+        if not event.startswith(self._learned):
+            pattern = learn_pattern(self._dialect, event, self._learned)
+            self._pattern = pattern
+            self._learned, self._end, _, self._lines, self._hazard = pattern
 
     def _report(self, now_s: float) -> None:
         self._report_at = self._tokens + PROGRESS_EVENTS
@@ -258,11 +287,7 @@ class StreamPump:
         found = self._dialect.usage(event_payload(event) or {})
         known = self.outcome.usage
         if found is not None and known is not None:  # Told in parts, each a running total.
-            found = Usage(
-                prompt_tokens=max(found.prompt_tokens, known.prompt_tokens),
-                output_tokens=max(found.output_tokens, known.output_tokens),
-                cached_tokens=max(found.cached_tokens, known.cached_tokens),
-            )
+            found = larger_usage(found, known)
         self.outcome.usage = found or known
 
     def _conclude(self, why: str) -> None:
@@ -327,23 +352,20 @@ class StreamPump:
         if self._suspended is not None:
             suspended, self._suspended = self._suspended, None
             await suspended
-        while self._pending:
+        while self._pending or (self._end_response and not self.outcome.response_complete):
             body = b"".join(self._pending)
             self._pending.clear()
             await self._send_start()
-            final = self._over and self._end_response
+            final = self._end_response
             self.outcome.first_byte_sent = True
             await self._send({"type": "http.response.body", "body": body, "more_body": not final})
             self.outcome.response_complete = final
         if self._over:
-            if self._end_response and not self.outcome.response_complete:
-                await self._send_start()
-                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-                self.outcome.response_complete = True
-        elif self._started and self._direct:
+            return
+        if self._started and self._direct:
+            self._write_chunk = chunk_writer(self._send)
             self._busy = False
-        if not self._over:
-            self._response.resume_reading()
+        self._response.resume_reading()
 
     async def _send_start(self) -> None:
         if self._started:
@@ -371,7 +393,7 @@ class StreamPump:
         outcome = self.outcome
         if outcome.usage is None and b'"usage"' in self._latest:
             # a read of several events is kept whole: the last of them is meant
-            self._read_usage(self._latest[max(0, self._latest.rfind(self._joint)) :])
+            self._read_usage(self._latest[max(0, self._latest.rfind(self._pattern.joint)) :])
         outcome.events = self._events
         outcome.output_tokens = self._tokens
         if self._tokens:
