@@ -48,6 +48,11 @@ class Budgets:
     def __init__(self, templates: Templates, prior_output_tokens: float) -> None:
         self._templates = templates
         self._prior_output_tokens = prior_output_tokens
+        #: what was worked out last, and of what: siblings ask one after another
+        self._visit: Visit | None = None
+        self._work: WorkSeconds | None = None
+        self._asked: tuple[object, ...] = ()
+        self._answer = (0.0, 0.0)
 
     def grant(
         self, workflow: Workflow, visit: Visit, work_s: WorkSeconds, now_s: float
@@ -56,8 +61,12 @@ class Budgets:
         if visit.budget_version != workflow.version:
             visit.budget_version = workflow.version
             visit.granted_s = now_s
-        stage_work_s, tail_s = self._work_s(workflow, visit, _bounded(work_s))
-        stage_work_s, tail_s = cut(stage_work_s, 0.0, MAX_WORK_S), cut(tail_s, 0.0, MAX_WORK_S)
+        asked = (workflow.version, visit.prompt_tokens, self._output_tokens(workflow, visit), now_s)
+        if self._visit is not visit or self._work is not work_s or self._asked != asked:
+            stage_s, tail_s = self._work_s(workflow, visit, _bounded(work_s))
+            self._answer = cut(stage_s, 0.0, MAX_WORK_S), cut(tail_s, 0.0, MAX_WORK_S)
+            self._visit, self._work, self._asked = visit, work_s, asked
+        stage_work_s, tail_s = self._answer
         remaining_s = stage_work_s + tail_s
         elapsed_s = visit.granted_s - workflow.started_s
         budget_s = share_s(workflow.slo_s, elapsed_s, stage_work_s, remaining_s)

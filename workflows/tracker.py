@@ -46,7 +46,6 @@ class Tracker:
         65.0
         >>> tracker.budget(CallId("c"), lambda prompt, output: 2.0, 5.0).stage_budget_s
         60.0
-        >>> from dispatcher.core.types import Outcome
         >>> ok = CallResult(Outcome.OK, InstanceId("a"), 100, 50)
         >>> tracker.call_ended(CallId("c"), ok, 8.0).ended[0].duration_s
         3.0
@@ -85,8 +84,8 @@ class Tracker:
             workflow = self._begin(spec.workflow_id, spec.application, spec.tenant, now_s)
         if workflow.calls_total == 0:
             workflow.started_s = now_s
-        slo_s = spec.slo.end_to_end_s
-        if slo_s is not None and slo_s > 0:
+        before = (workflow.slo_s, workflow.version)
+        if (slo_s := spec.slo.end_to_end_s) is not None and slo_s > 0:
             workflow.slo_s = min(slo_s, MAX_S)
         earlier = stages.resent(workflow, spec)
         if not workflow.live:
@@ -95,13 +94,15 @@ class Tracker:
             if workflow.last_ended_s is not None and earlier is None:
                 gap_s = now_s - workflow.last_ended_s
                 workflow.tool_gap_s += gap_s
-                self.tools.learn(spec.tool, gap_s)
+                if workflow.calls or not workflow.restored:  # no tool ran while we were down
+                    self.tools.learn(spec.tool, gap_s)
         if earlier is not None:
             visit = stages.supersede(earlier)
         else:
             visit = stages.visit_for(workflow, spec, now_s, self.settings.max_stages)
         stages.join(visit, spec)
         stages.close_abandoned(workflow, now_s)
+        rebudget = tuple(workflow.live) if before != (workflow.slo_s, workflow.version) else ()
         prompt = tokens(spec.prompt_tokens)
         call = Call(spec.call_id, visit, prompt, spec.final, spec.dedupe_key, arrived_s=now_s)
         workflow.remember(call)
@@ -115,6 +116,7 @@ class Tracker:
             depth=visit.stage.depth,
             workflow_started_s=workflow.started_s,
             deadline_s=workflow.deadline_s,
+            rebudget=rebudget,
         )
 
     def budget(self, call_id: CallId, work_s: WorkSeconds, now_s: float) -> StageBudget:
@@ -384,9 +386,8 @@ class Tracker:
         """What was left to be told."""
         if not self._pushed_out:
             return _NOTHING
-        update = TrackerUpdate(ended=tuple(self._pushed_out))
-        self._pushed_out.clear()
-        return update
+        ended, self._pushed_out = tuple(self._pushed_out), []
+        return TrackerUpdate(ended=ended)
 
     def _touch(self, workflow: Workflow, now_s: float) -> None:
         """A sign of life other than a call."""

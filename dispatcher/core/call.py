@@ -97,6 +97,8 @@ class Attempt:
     resumed_tokens: int = 0
     first_token_s: float | None = None
     output_tokens: int = 0
+    #: per sequence; guessed from the time it took, where nothing is seen before the end
+    assumed_tokens: float = 0.0
     preempting: bool = False
     aborting: bool = False
     #: what it adds to its instance's load

@@ -19,7 +19,6 @@ from dispatcher.core.commands import (
     Command,
     Preempt,
     RecordCall,
-    RecordWorkflow,
     Reject,
     WakeAt,
 )
@@ -32,24 +31,24 @@ from dispatcher.core.ports import (
     LengthPredictor,
     Observer,
     Policy,
-    TrackerUpdate,
     WorkflowTracker,
 )
 from dispatcher.core.records import Archive, call_record
 from dispatcher.core.types import (
     AttemptId,
     CallId,
+    CallSpec,
     Outcome,
     RejectReason,
     SeatTag,
     Usage,
 )
-from dispatcher.core.workflow_types import CallResult
+from dispatcher.core.workflow_types import CallResult, Placement
+from dispatcher.core.workflows import Workflows
 
 _RETRY_AFTER_BOUNDS_S = (1.0, 600.0)
-_PIECES_PER_EVENT = 64
-"""Calls given up, cancelled with their workflow or given a new budget per event. What is over waits
-for the next event, so that one large workflow does not stop the event loop of a gateway."""
+_TIMEOUTS_PER_EVENT = 64
+"""Calls given up; more wait for the next event, so that they do not stop a gateway's event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +86,14 @@ class Coordinator:
         self._attempts = Attempts(self.fleet, lengths, costs, epoch_s)
         self.placing = Placing(policy, self.fleet, self._prepare, self._dispatch)
         self._membership = Membership(self.fleet, self.placing)
+        self._workflows = Workflows(
+            tracker, self.calls, self.fleet, self.placing, cancel=self._cancel, say=self._say
+        )
         self.lengths = lengths
         self._observers = tuple(observers)
         self._now_s = epoch_s
         self._sequence = 0
         self._commands: list[Command] = []
-        #: waiting calls whose budget is out of date
-        self._rebudget: dict[CallId, None] = {}
-        #: calls of cancelled workflows
-        self._to_cancel: dict[CallId, None] = {}
         #: the earliest `WakeAt` that has not come back as a tick
         self._wake_s: float | None = None
         self._policy_tick_s: float | None = None
@@ -107,11 +105,11 @@ class Coordinator:
             ev.Progress: self._progress,
             ev.AttemptEnded: self._attempt_ended,
             ev.CallCancelled: self._call_cancelled,
-            ev.WorkflowDeclared: self._workflow_declared,
-            ev.StageReported: self._stage_reported,
-            ev.PlanPosted: self._plan_posted,
-            ev.WorkflowFinished: self._workflow_finished,
-            ev.WorkflowCancelled: self._workflow_cancelled,
+            ev.WorkflowDeclared: self._workflows.declared,
+            ev.StageReported: self._workflows.stage_reported,
+            ev.PlanPosted: self._workflows.plan_posted,
+            ev.WorkflowFinished: self._workflows.finished,
+            ev.WorkflowCancelled: self._workflows.cancelled,
             ev.InstanceUp: self._membership.up,
             ev.InstanceObserved: self._membership.observed,
             ev.InstanceDown: self._membership.down,
@@ -149,8 +147,13 @@ class Coordinator:
         self.fleet.now_s = now_s
         self._handlers[type(event)](event)
         self._tell(event)
-        self._catch_up()
-        self.placing.pump(now_s)
+        self._workflows.catch_up()
+        try:
+            self.placing.pump(now_s)
+        except Exception:
+            self._give_up_what_is_at_hand()
+            self._wish_to_wake(now_s)
+            raise
         self._wish_to_wake(now_s)
         return self.take_commands()
 
@@ -158,6 +161,16 @@ class Coordinator:
         """What has been decided and not yet been handed out; only where `handle` has raised."""
         commands, self._commands = self._commands, []
         return commands
+
+    def _give_up_what_is_at_hand(self) -> None:
+        """A policy has raised on a call; it would again on every event, and nothing would go."""
+        call, self.placing.at_hand = self.placing.at_hand, None
+        if call is not None and call.attempt is None:
+            self.placing.remove(call)
+            self._reject(call, RejectReason.ENGINE_FAILED, "the policy failed on this call")
+
+    def _say(self, command: Command) -> None:
+        self._commands.append(command)
 
     def _tell(self, event: ev.Event | ev.Dispatched) -> None:
         for observer in self._observers:
@@ -171,21 +184,14 @@ class Coordinator:
             raise InvariantError(f"call {spec.call_id} arrived twice")
         self._sequence += 1
         placement = self.tracker.call_arrived(spec, now_s)
-        # predictors know a stage and an application by the names the tracker gave them
-        spec = replace(spec, stage=placement.stage, application=placement.application)
-        candidates = self.fleet.candidates(spec)
-        room_tokens = self.fleet.longest_output_tokens(candidates, spec.prompt_tokens)
-        budget = self.tracker.budget(spec.call_id, self.fleet.work_s(candidates), now_s)
-        call = Call(
-            spec=spec,
-            sequence=self._sequence,
-            arrived_s=now_s,
-            enqueued_s=now_s,
-            length=self.lengths.predict(spec).capped(room_tokens),
-            placement=placement,
-            budget=budget,
-            candidates=candidates,
-        )
+        try:
+            call = self._new_call(spec, placement)
+        except Exception:
+            # a predictor has raised: the tracker must not wait for a call that nobody has
+            turned_away = CallResult(Outcome.REJECTED, None, spec.prompt_tokens, 0)
+            self._workflows.apply(self.tracker.call_ended(spec.call_id, turned_away, now_s))
+            raise
+        self._workflows.stale(placement.rebudget)
         self.calls[spec.call_id] = call
         if spec.reject_late and placement.deadline_s <= now_s:
             self._reject(call, RejectReason.DEADLINE)
@@ -195,6 +201,24 @@ class Coordinator:
             self._reject(call, RejectReason.QUEUE_FULL)
         else:
             self._wait(call)
+
+    def _new_call(self, spec: CallSpec, placement: Placement) -> Call:
+        now_s = self._now_s
+        # predictors know a stage and an application by the names the tracker gave them
+        spec = replace(spec, stage=placement.stage, application=placement.application)
+        candidates = self.fleet.candidates(spec)
+        room_tokens = self.fleet.longest_output_tokens(candidates, spec.prompt_tokens)
+        budget = self.tracker.budget(spec.call_id, self.fleet.work_s(candidates), now_s)
+        return Call(
+            spec=spec,
+            sequence=self._sequence,
+            arrived_s=now_s,
+            enqueued_s=now_s,
+            length=self.lengths.predict(spec).capped(room_tokens),
+            placement=placement,
+            budget=budget,
+            candidates=candidates,
+        )
 
     def _wait(self, call: Call) -> None:
         self.placing.add(call, self._now_s + self.limits.max_wait_s)
@@ -233,9 +257,8 @@ class Coordinator:
 
     def retry_after_s(self, call: Call) -> float:
         """When the least loaded instance that fits will have worked off what it has now."""
-        backlogs = [self.fleet.backlog_s(i) for i in self.fleet.available(call)]
         low, high = _RETRY_AFTER_BOUNDS_S
-        return min(high, max(low, min(backlogs, default=low)))
+        return min(high, max(low, self.placing.wait_s(self.fleet.available(call))))
 
     def _end(self, call: Call, outcome: Outcome, usage: Usage | None = None) -> None:
         """The one way out for a call."""
@@ -252,7 +275,7 @@ class Coordinator:
             round(record.output_tokens / call.spec.seats),
             record.cached_tokens,
         )
-        self._apply(self.tracker.call_ended(call.call_id, result, now_s))
+        self._workflows.apply(self.tracker.call_ended(call.call_id, result, now_s))
 
     # --- attempts ---
 
@@ -289,7 +312,7 @@ class Coordinator:
         elif outcome is Outcome.PREEMPTED:
             if not event.resumable:
                 call.generated_tokens = 0
-            self._wait(call)
+            self._wait_again(call)
         elif not event.retryable:
             self._end(call, Outcome.ENGINE_ERROR, event.usage)
         else:
@@ -301,51 +324,13 @@ class Coordinator:
             if call.failures >= self.limits.max_attempts:
                 self._reject(call, RejectReason.ENGINE_FAILED, event.detail)
             else:
-                self._wait(call)
+                self._wait_again(call)
 
-    # --- workflows ---
-
-    def _apply(self, update: TrackerUpdate) -> None:
-        """Carry out what an event meant to the workflows; new budgets follow in `_catch_up`."""
-        self._rebudget.update(dict.fromkeys(update.rebudget))
-        if update.stage_ended:
-            self.placing.drop_plan()
-        self._commands.extend(RecordWorkflow(record) for record in update.ended)
-
-    def _catch_up(self) -> None:
-        """Do a piece of what earlier events, or this one, have left to do."""
-        for call_id in list(islice(self._to_cancel, _PIECES_PER_EVENT)):
-            del self._to_cancel[call_id]
-            call = self.calls.get(call_id)
-            if call is not None:
-                self._cancel(call)
-        for call_id in list(islice(self._rebudget, _PIECES_PER_EVENT)):
-            del self._rebudget[call_id]
-            call = self.calls.get(call_id)
-            if call is not None and call.attempt is None:
-                work_s = self.fleet.work_s(call.candidates)
-                call.budget = self.tracker.budget(call_id, work_s, self._now_s)
-                self.placing.refresh(call, self._now_s)
-
-    def _workflow_declared(self, event: ev.WorkflowDeclared) -> None:
-        self._apply(self.tracker.declare(event.declaration, self._now_s))
-
-    def _stage_reported(self, event: ev.StageReported) -> None:
-        self._apply(
-            self.tracker.stage_reported(
-                event.workflow_id, event.stage, event.duration_s, self._now_s
-            )
-        )
-
-    def _plan_posted(self, event: ev.PlanPosted) -> None:
-        self._apply(self.tracker.plan_posted(event.workflow_id, event.stages, self._now_s))
-
-    def _workflow_finished(self, event: ev.WorkflowFinished) -> None:
-        self._apply(self.tracker.finish(event.workflow_id, self._now_s, cancelled=False))
-
-    def _workflow_cancelled(self, event: ev.WorkflowCancelled) -> None:
-        self._to_cancel.update(dict.fromkeys(self.tracker.live_calls(event.workflow_id)))
-        self._apply(self.tracker.finish(event.workflow_id, self._now_s, cancelled=True))
+    def _wait_again(self, call: Call) -> None:
+        """Its budget may have changed while it was out."""
+        work_s = self.fleet.work_s(call.candidates)
+        call.budget = self.tracker.budget(call.call_id, work_s, self._now_s)
+        self._wait(call)
 
     # --- policy and time ---
 
@@ -365,12 +350,12 @@ class Coordinator:
         now_s = self._now_s
         if self._wake_s is not None and now_s >= self._wake_s:
             self._wake_s = None
-        for call in islice(self.placing.impatient(now_s), _PIECES_PER_EVENT):
+        for call in islice(self.placing.impatient(now_s), _TIMEOUTS_PER_EVENT):
             self.placing.remove(call)
             self._reject(call, RejectReason.QUEUE_TIMEOUT)
         expiry_s = self.tracker.next_expiry_s()
         if expiry_s is not None and expiry_s <= now_s:
-            self._apply(self.tracker.expire(now_s))
+            self._workflows.apply(self.tracker.expire(now_s))
         if self._policy_tick_s is not None and now_s >= self._policy_tick_s:
             self._schedule_policy_tick()
             self.placing.tick(now_s)
@@ -387,7 +372,7 @@ class Coordinator:
 
     def _wish_to_wake(self, now_s: float) -> None:
         wishes = (
-            now_s if self._rebudget or self._to_cancel else None,
+            now_s if self._workflows.behind else None,
             self.placing.next_wake_s(now_s),
             self.tracker.next_expiry_s(),
             self._policy_tick_s,

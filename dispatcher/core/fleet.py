@@ -148,10 +148,11 @@ class Instance:
         """An attempt has a first token, or more tokens, or a new estimate."""
         self.integrate(now_s)
         call = attempt.call
-        if attempt.first_token_s is not None and attempt.pending_prefill_s:
+        started = attempt.first_token_s is not None or attempt.assumed_tokens > 0.0
+        if started and attempt.pending_prefill_s:
             self.pending_prefill_s -= attempt.pending_prefill_s
             attempt.pending_prefill_s = 0.0
-        remaining = call.remaining_tokens * call.spec.seats
+        remaining = max(1.0, call.remaining_tokens - attempt.assumed_tokens) * call.spec.seats
         self.remaining_tokens += remaining - attempt.remaining_tokens
         attempt.remaining_tokens = remaining
         context = context_tokens(call)
@@ -184,8 +185,8 @@ class Fleet:
         self._joined = 0
         self._all: dict[InstanceId, Instance] = {}
         self.instances: Mapping[InstanceId, InstanceView] = MappingProxyType(self._all)
-        #: candidate set -> (computed at, prefill at 0 tokens, prefill per token, TPOT), all means
-        self._means: dict[frozenset[InstanceId], tuple[float, float, float, float]] = {}
+        #: candidate set -> when worked out, and the mean work over it
+        self._means: dict[frozenset[InstanceId], tuple[float, WorkSeconds]] = {}
         #: what a call asks for -> (longest prompt that all of them take, instances)
         self._fits: dict[tuple[object, ...], tuple[int, frozenset[InstanceId]]] = {}
         self.now_s = 0.0
@@ -307,10 +308,23 @@ class Fleet:
 
     def remaining_s(self, attempt: AttemptView, instance: InstanceView) -> float:
         """Remaining time: rem = t_pre [no first token] + TPOT x max(1, L_hat - g)."""
-        call = attempt.call
-        tokens = max(1.0, call.length.expected_tokens - call.generated_tokens / call.spec.seats)
-        prefill_s = self.prefill_s(call, instance) if attempt.first_token_s is None else 0.0
-        return prefill_s + tokens * self.tpot_s(instance)
+        own = self._all[instance.spec.instance_id].attempts[attempt.attempt_id]
+        spec = own.call.spec
+        tokens = own.remaining_tokens / spec.seats
+        return own.pending_prefill_s / spec.prompts + tokens * self.tpot_s(instance)
+
+    def assume_progress(self, instance: Instance) -> None:
+        """Guess how far the calls are that show nothing before they end, from the time they took.
+
+        Only the load learns of it: what a call has generated is counted, never guessed.
+        """
+        tpot_s = self.tpot_s(instance)
+        for attempt in instance.attempts.values():
+            if not attempt.call.spec.streaming and tpot_s > 0.0:
+                prefill_s = self.prefill_s(attempt.call, instance) * attempt.call.spec.prompts
+                decoding_s = self.now_s - attempt.dispatched_s - prefill_s
+                attempt.assumed_tokens = max(0.0, decoding_s / tpot_s)
+                instance.progress(attempt, self.now_s)
 
     def backlog_s(self, instance: InstanceView) -> float:
         """W = (queued t_comp + in-flight rem) / m, with m the seats."""
@@ -335,25 +349,19 @@ class Fleet:
         The cost model is linear in both, so that three averages, refreshed once a second, answer
         for every stage of a workflow.
         """
-        means = self._means.get(candidates)
-        if means is None or self.now_s - means[0] > _MEANS_MAX_AGE_S:
-            means = self._average(candidates)
-            if len(self._means) >= _MEANS_BOUND:
-                self._means.clear()
-            self._means[candidates] = means
-        _, fixed_s, per_token_s, tpot_s = means
-
-        def work(prompt_tokens: float, output_tokens: float) -> float:
-            return fixed_s + per_token_s * prompt_tokens + tpot_s * output_tokens
-
+        known = self._means.get(candidates)
+        if known is not None and self.now_s - known[0] <= _MEANS_MAX_AGE_S:
+            return known[1]
+        work = self._mean_work(candidates)
+        if len(self._means) >= _MEANS_BOUND:
+            self._means.clear()
+        self._means[candidates] = (self.now_s, work)
         return work
 
-    def _average(self, candidates: frozenset[InstanceId]) -> tuple[float, float, float, float]:
+    def _mean_work(self, candidates: frozenset[InstanceId]) -> WorkSeconds:
         among = [i for i in self._all.values() if i.instance_id in candidates]
         among = [i for i in among if i.up] or among
-        if not among:
-            return (self.now_s, 0.0, 0.0, 0.0)
-        count = len(among)
+        count = max(1, len(among))
         fixed_s = sum(self._costs.prefill_s(i.instance_id, 0.0) for i in among) / count
         probe_s = (
             sum(
@@ -363,4 +371,9 @@ class Fleet:
             / count
         )
         tpot_s = sum(self.tpot_s(i) for i in among) / count
-        return (self.now_s, fixed_s, max(0.0, (probe_s - fixed_s) / _PROBE_TOKENS), tpot_s)
+        per_token_s = max(0.0, (probe_s - fixed_s) / _PROBE_TOKENS)
+
+        def work(prompt_tokens: float, output_tokens: float) -> float:
+            return fixed_s + per_token_s * prompt_tokens + tpot_s * output_tokens
+
+        return work

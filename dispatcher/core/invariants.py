@@ -92,8 +92,8 @@ def _work_conserved(coordinator: Coordinator, instance: Instance) -> None:
             _that(not idle, f"{instance.instance_id}: a seat is free and {call.spec.call_id} waits")
     if not coordinator.policy.routing.late_binding or coordinator.policy.planner is not None:
         return
-    if any(call.spec.seats > 1 for call in coordinator.placing.waiting()):
-        return  # it may be gathering seats
+    if instance.queued:
+        return  # its seats gather for a call that needs several
     for seat in admission.open_seats(instance, now_s):
         for lane, queue in coordinator.placing.lanes.items():
             call = queue.select(seat, now_s)

@@ -69,10 +69,11 @@ class HeapQueue:
         return (call for _, call in self._live.values())
 
     def _put(self, call: CallView, now_s: float) -> None:
+        key = self._key(call, now_s)  # first: where it raises, nothing has changed
         self._entries += 1
         call_id = call.spec.call_id
         self._live[call_id] = (self._entries, call)
-        heapq.heappush(self._heap, (self._key(call, now_s), call.sequence, self._entries, call_id))
+        heapq.heappush(self._heap, (key, call.sequence, self._entries, call_id))
 
     def _compact(self) -> None:
         if len(self._heap) > _REBUILD_FLOOR and len(self._heap) > 2 * len(self._live):

@@ -25,6 +25,7 @@ class Membership:
         """What its metrics say; seats that are found by themselves follow."""
         instance = self._fleet.get(event.instance_id)
         instance.gauges = event.gauges
+        self._fleet.assume_progress(instance)
         if instance.controller is None:
             return
         tokens_total = event.gauges.output_tokens_total

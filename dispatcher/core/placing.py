@@ -14,7 +14,7 @@ from dispatcher.core.attempts import Prepared
 from dispatcher.core.call import Call, Place
 from dispatcher.core.errors import InvariantError
 from dispatcher.core.fleet import Fleet, Instance
-from dispatcher.core.ports import Admit, Assignment, Policy
+from dispatcher.core.ports import Admit, Assignment, Defer, Policy
 from dispatcher.core.types import PLAIN_SEAT, InstanceId, SeatTag
 from dispatcher.core.waiting import Waiting
 
@@ -51,6 +51,8 @@ class Placing(Waiting):
         self._plan = None
         self._deferred_until_s.clear()
         self.moving.clear()
+        self._unlooked.clear()
+        self.at_hand = None
         calls = sorted(self.waiting(), key=lambda call: call.sequence)
         for instance in self._fleet:
             self._empty(instance)
@@ -110,24 +112,41 @@ class Placing(Waiting):
 
     def _place(self, call: Call, now_s: float) -> None:
         """Route a call to an instance, or hold it."""
+        self.at_hand = call
         call.candidates = self._fleet.candidates(call.spec)
         if not self.policy.routing.late_binding:
             available = self._fleet.available(call)
             if available:
-                chosen = self.policy.routing.route(call, available, self._fleet, now_s)
+                chosen = self._route(call, available, now_s)
                 if chosen is not None:
-                    self._enqueue(call, self._fleet.get(chosen), now_s)
+                    self._enqueue(call, chosen, now_s)
+                    self.at_hand = None
                     return
         self._hold(call, now_s)
+        self.at_hand = None
+
+    def _route(self, call: Call, among: Sequence[Instance], now_s: float) -> Instance | None:
+        self.at_hand = call
+        chosen = self.policy.routing.route(call, among, self._fleet, now_s)
+        return None if chosen is None else self._fleet.get(chosen)
+
+    def _requeue(self, call: Call, instance: Instance, now_s: float) -> None:
+        """A held call is bound."""
+        self._take_out(call)
+        self._move([call])
+        self._enqueue(call, instance, now_s)
+        del self.moving[call.call_id]
+        self.at_hand = None
 
     # --- going out ---
 
     def pump(self, now_s: float) -> None:
         """Place what moves, then fill every seat that may be filled."""
-        self._unfinished = False
         for call in list(islice(self.moving.values(), self._pieces())):
             self._place(call, now_s)
             del self.moving[call.call_id]
+        if self._unlooked and not self._held_dirty:
+            self._route_held(now_s)
         for instance_id, until_s in list(self._deferred_until_s.items()):
             if until_s <= now_s:
                 del self._deferred_until_s[instance_id]
@@ -153,15 +172,17 @@ class Placing(Waiting):
             while self._bind_one(now_s):
                 pass
         else:
+            # those that were left over come first
+            self._unlooked.update(dict.fromkeys(self.lanes))
             self._route_held(now_s)
 
     def _route_held(self, now_s: float) -> None:
         """Early binding: calls that found no place are routed as soon as they find one."""
         pieces = self._pieces()
-        for lane in list(self.lanes):
+        while self._unlooked:
+            lane = next(iter(self._unlooked))
             while True:
                 if pieces == 0:
-                    self._unfinished = True
                     return
                 pieces -= 1
                 queue = self.lanes.get(lane)
@@ -170,29 +191,26 @@ class Placing(Waiting):
                     break
                 call = self._patience[head.spec.call_id][1]
                 available = self._fleet.available(call)
-                chosen = (
-                    self.policy.routing.route(call, available, self._fleet, now_s)
-                    if available
-                    else None
-                )
+                chosen = self._route(call, available, now_s) if available else None
                 if chosen is None:
+                    self.at_hand = None
                     break
-                self._take_out(call)
-                self._enqueue(call, self._fleet.get(chosen), now_s)
+                self._requeue(call, chosen, now_s)
+            del self._unlooked[lane]
 
     def _bind_one(self, now_s: float) -> bool:
         """Late binding: the first call by the ordering's key takes the seat that routing picks."""
         free: dict[SeatTag, list[Instance]] = {}
         for instance in self._fleet:
-            if instance.available and instance.instance_id not in self._deferred_until_s:
+            if instance.queued or instance.instance_id in self._deferred_until_s:
+                continue  # its seats gather for a call that needs several
+            if instance.available:
                 for seat in self.policy.admission.open_seats(instance, now_s):
                     free.setdefault(seat, []).append(instance)
         for seat, instances in free.items():
             for call in self._heads(seat, instances, now_s):
                 if self._bind(call, seat, instances, now_s):
                     return True
-                if not instances:
-                    break
         return False
 
     def _heads(self, seat: SeatTag, free: Sequence[Instance], now_s: float) -> list[Call]:
@@ -212,24 +230,25 @@ class Placing(Waiting):
     def _bind(self, call: Call, seat: SeatTag, instances: list[Instance], now_s: float) -> bool:
         """Send the call to one of these instances, where it may go.
 
-        A call that needs more seats than any of them has free keeps its first choice from those
-        behind it (it is taken off `instances`), or it would be passed by for ever.
+        A call that needs more seats than any of them has free is queued at its first choice, whose
+        seats gather for it while those behind it go elsewhere; held, it would be passed by.
         """
         fit = self._fleet.available(call)
         able = [instance for instance in instances if instance in fit]
         first: Instance | None = None
         while able:
-            chosen = self.policy.routing.route(call, able, self._fleet, now_s)
-            if chosen is None:
+            instance = self._route(call, able, now_s)
+            if instance is None:
+                self.at_hand = None
                 return False
-            instance = self._fleet.get(chosen)
             if self._admit(call, seat, instance, now_s):
                 return True
             first = first or instance
             able.remove(instance)
-        if first is not None and call.spec.seats > 1:
-            instances.remove(first)
-        return False
+        if first is None or call.spec.seats == 1:
+            return False
+        self._requeue(call, first, now_s)
+        return True
 
     def _fill(self, instance: Instance, now_s: float) -> bool:
         """Fill the seats of one instance from its own queue, then by stealing; True if any went."""
@@ -300,13 +319,17 @@ class Placing(Waiting):
         return bool(seats) and self._admit(call, seats[0], instance, now_s)
 
     def _admit(self, call: Call, seat: SeatTag, instance: Instance, now_s: float) -> bool:
+        self.at_hand = call
         verdict = self.policy.admission.admit(call, seat, instance, now_s)
+        prepared = None
         if isinstance(verdict, Admit):
             prepared = self._prepare(call, instance, verdict.seat)
+        self.at_hand = None
+        if prepared is not None:
             del self._patience[call.call_id]
             self._take_out(call)
             self._send(prepared)
             return True
-        if verdict.until_s is not None and verdict.until_s > now_s:
+        if isinstance(verdict, Defer) and verdict.until_s is not None and verdict.until_s > now_s:
             self._deferred_until_s[instance.instance_id] = verdict.until_s
         return False

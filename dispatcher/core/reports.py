@@ -147,7 +147,7 @@ def quote(coordinator: Coordinator, declaration: WorkflowDeclaration) -> Quote:
             application=declaration.application,
         )
         work_s = work(1.0, coordinator.lengths.predict(usual).expected_tokens)
-    backlog_s = min(fleet.backlog_s(instance) for instance in up)
+    backlog_s = coordinator.placing.wait_s(up)
     finish_s = work_s + backlog_s
     left_s = _left_s(coordinator, declaration)
     return Quote(

@@ -7,12 +7,16 @@ policy was switched or its instance was lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from dispatcher.core.call import Call, Lane, Place
 from dispatcher.core.fleet import Fleet, Instance
 from dispatcher.core.ports import CallQueue, Policy
 from dispatcher.core.types import CallId, InstanceId
+
+_SAMPLE = 64
+"""Calls whose work stands for that of all that are held."""
 
 
 class Waiting:
@@ -26,10 +30,12 @@ class Waiting:
         #: instances where something has changed since they were last filled
         self._dirty: dict[InstanceId, Instance] = {}
         self._held_dirty = False
-        #: held calls are left that could be routed, beyond what one event may do
-        self._unfinished = False
+        #: lanes that were not looked at yet, beyond what one event may do (early binding)
+        self._unlooked: dict[Lane, None] = {}
         #: waiting calls, oldest wait first -> when the wait becomes too long
         self._patience: dict[CallId, tuple[float, Call]] = {}
+        #: the call that is being decided about; set still where a policy has raised on it
+        self.at_hand: Call | None = None
         #: moments at which an admission asked to be asked again
         self._deferred_until_s: dict[InstanceId, float] = {}
 
@@ -45,11 +51,36 @@ class Waiting:
 
     def next_wake_s(self, now_s: float) -> float | None:
         """When there is something to do without any event."""
-        wishes = [now_s] if self.moving or self._unfinished else []
+        unfinished = self.moving or self._unlooked or self._dirty or self._held_dirty
+        wishes = [now_s] if unfinished else []
         if self._patience:
             wishes.append(next(iter(self._patience.values()))[0])
         wishes.extend(self._deferred_until_s.values())
         return min(wishes, default=None)
+
+    def wait_s(self, instances: Sequence[Instance]) -> float:
+        """Until the first of these instances would get to a new call; 0 where there are none.
+
+        That is its backlog, and its share of what is held or moving.
+        """
+        if not instances:
+            return 0.0
+        ids = frozenset(instance.instance_id for instance in instances)
+        unplaced_s = self._work_s(self.moving.values(), len(self.moving)) + sum(
+            self._work_s(self._own(queue), len(queue))
+            for lane, queue in self.lanes.items()
+            if not ids.isdisjoint(lane.candidates)
+        )
+        backlog_s = min(self._fleet.backlog_s(instance) for instance in instances)
+        return backlog_s + unplaced_s / sum(instance.seats for instance in instances)
+
+    def _work_s(self, calls: Iterable[Call], count: int) -> float:
+        """Seat-seconds of so many calls, by the first of them."""
+        sample = list(islice(calls, _SAMPLE))
+        if not sample:
+            return 0.0
+        total_s = sum(self._fleet.mean_compute_s(call) * call.spec.seats for call in sample)
+        return total_s * count / len(sample)
 
     # --- in and out ---
 
@@ -68,7 +99,11 @@ class Waiting:
     def refresh(self, call: Call, now_s: float) -> None:
         """A waiting call's estimate or budget has changed."""
         self._reconsider(call)
-        if call.place is Place.QUEUED:
+        if call.place is Place.QUEUED and self.policy.routing.late_binding:
+            # it has waited there for seats; perhaps it is no longer first
+            self._take_out(call)
+            self._move([call])
+        elif call.place is Place.QUEUED:
             instance = call.instance
             assert instance is not None and instance.queue is not None
             self._unbook(call, instance)
@@ -111,15 +146,15 @@ class Waiting:
             self.moving[call.call_id] = call
 
     def _hold(self, call: Call, now_s: float) -> None:
-        call.place = Place.HELD
-        call.instance = None
         call.enqueued_s = now_s
-        call.lane = Lane(call.candidates, frozenset(call.avoid))
-        queue = self.lanes.get(call.lane)
+        lane = Lane(call.candidates, frozenset(call.avoid))
+        queue = self.lanes.get(lane)
         if queue is None:
             queue = self.policy.ordering.queue(None, self._fleet)
-            self.lanes[call.lane] = queue
         queue.push(call, now_s)
+        # only now: where a policy raises, the call is still where it was
+        self.lanes[lane] = queue
+        call.place, call.instance, call.lane = Place.HELD, None, lane
         self._held_dirty = True
         for instance_id in call.candidates.intersection(self._deferred_until_s):
             # room that is kept from others may be kept for this one
@@ -131,12 +166,12 @@ class Waiting:
 
     def _enqueue(self, call: Call, instance: Instance, now_s: float) -> None:
         assert instance.queue is not None
-        call.place = Place.QUEUED
         call.backlog_s = self._fleet.backlog_s(instance)
-        call.instance = instance
         call.enqueued_s = now_s
-        self._book(call, instance)
         instance.queue.push(call, now_s)
+        # only now: where a policy raises, the call is still where it was
+        call.place, call.instance = Place.QUEUED, instance
+        self._book(call, instance)
         self.touch(instance)
         if self.policy.stealing is not None:
             for other in self._fleet:

@@ -20,6 +20,8 @@ class Placement:
     workflow_started_s: float
     deadline_s: float
     """Absolute moment at which the end-to-end SLO runs out."""
+    rebudget: tuple[CallId, ...] = ()
+    """Live calls of the same workflow whose budget this call's arrival has changed."""
 
 
 @dataclass(frozen=True, slots=True)

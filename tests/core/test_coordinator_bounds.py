@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from core_world import ByKey, Cycle, FlatTracker, World, policy
 
 from dispatcher.core import events as ev
+from dispatcher.core import invariants
 from dispatcher.core.attempts import Attempts
-from dispatcher.core.commands import Abort, Dispatch, Preempt, RecordCall
+from dispatcher.core.commands import Abort, Dispatch, Preempt, RecordCall, Reject
 from dispatcher.core.coordinator import Limits
 from dispatcher.core.ports import TrackerUpdate
 from dispatcher.core.types import (
@@ -18,6 +21,7 @@ from dispatcher.core.types import (
     LengthEstimate,
     Outcome,
     RejectReason,
+    Slo,
     Usage,
     WorkflowId,
 )
@@ -185,7 +189,7 @@ def test_a_held_call_that_an_instance_has_failed_does_not_stand_in_the_way_of_ot
     assert world.sent(world.end("on j")) == [(failing, "j" if where == "i" else "i")]
 
 
-def test_a_policy_that_raises_loses_no_call(monkeypatch):
+def test_a_call_that_a_policy_raises_on_ends_and_the_others_go_on(monkeypatch):
     world = World()
     world.up("i", seats=1)
     world.arrive("running")
@@ -200,9 +204,187 @@ def test_a_policy_that_raises_loses_no_call(monkeypatch):
     with pytest.raises(RuntimeError, match="a defect"):
         world.end("running")
     decided = world.coordinator.take_commands()
-    assert ended(decided) == ["running"], "its client is told all the same"
-    world.waiting_clients.discard(CallId("running"))
-    assert world.sent(world.arrive("later")) == [("next", "i")]
+    assert ended(decided) == ["running", "next"], "both clients are told"
+    assert [c.reason for c in decided if isinstance(c, Reject)] == [RejectReason.ENGINE_FAILED]
+    world.waiting_clients.clear()
+    assert world.sent(world.arrive("later")) == [("later", "i")]
+
+
+class RaisesOn(Cycle):
+    """Round robin with a defect."""
+
+    def __init__(self, call_id: str, **options) -> None:
+        super().__init__(**options)
+        self._call_id = call_id
+
+    def route(self, call, candidates, fleet, now_s):
+        if call.spec.call_id == self._call_id:
+            raise RuntimeError("a defect in a policy")
+        return super().route(call, candidates, fleet, now_s)
+
+
+class RaisesOnKey(ByKey):
+    """A defect in the ordering."""
+
+    def key(self, call, instance, fleet, now_s):
+        if call.spec.call_id == "bad":
+            raise RuntimeError("a defect in a policy")
+        return super().key(call, instance, fleet, now_s)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        policy(routing=RaisesOn("bad")),
+        policy(routing=RaisesOn("bad", late=True)),
+        policy(ordering=RaisesOnKey()),
+        policy(ordering=RaisesOnKey(), routing=Cycle(late=True)),
+    ],
+    ids=["early route", "late route", "early key", "late key"],
+)
+def test_a_switch_to_a_policy_with_a_defect_costs_the_call_that_meets_it(broken):
+    world = World()
+    world.up("i", seats=1)
+    for name in ("running", "good", "bad", "better"):
+        world.arrive(name)
+    coordinator, met = world.coordinator, []
+    for event in (ev.PolicySwitched(broken), ev.Tick(), ev.AttemptEnded(AttemptId(1), Outcome.OK)):
+        try:
+            commands = coordinator.handle(world.now_s, event)
+        except RuntimeError:
+            commands = coordinator.take_commands()
+        met += [c.call_id for c in commands if isinstance(c, Reject)]
+    assert met in ([], ["bad"])
+    while coordinator.attempts:
+        (attempt,) = coordinator.attempts
+        for event in (ev.AttemptEnded(attempt, Outcome.OK), ev.Tick()):
+            try:
+                commands = coordinator.handle(world.now_s, event)
+            except RuntimeError:
+                commands = coordinator.take_commands()
+            met += [c.call_id for c in commands if isinstance(c, Reject)]
+        invariants.check(coordinator)
+    assert met == ["bad"]
+    assert not coordinator.calls
+
+
+def test_a_predictor_that_raises_leaves_nothing_behind(monkeypatch):
+    world = World()
+    world.up("i", seats=1)
+    monkeypatch.setattr(world.lengths, "predict", lambda spec: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        world.arrive("a")
+    assert not world.tracker.live
+    monkeypatch.undo()
+    world.waiting_clients.clear()
+    assert world.sent(world.arrive("a")) == [("a", "i")]
+
+
+# --- what a wait is told to be ---
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_retry_after_counts_what_waits_wherever_it_waits(late):
+    world = World(policy(routing=Cycle(late=late)), limits=Limits(max_calls=40))
+    world.up("i", seats=1)
+    for n in range(41):
+        world.arrive(f"c{n:02}")
+    (reject,) = [c for c in world.arrive("one more") if isinstance(c, Reject)]
+    assert reject.retry_after_s == pytest.approx(41 * 1.101, rel=0.01)
+
+
+def test_a_call_that_comes_back_has_the_budget_of_now():
+    world = World()
+    world.up("i", seats=1)
+    world.arrive("a")
+    world.tracker.slo_s = 4.0
+    world.end("a", Outcome.ENGINE_ERROR, retryable=True, after_s=1.0)
+    budget = world.coordinator.calls[CallId("a")].budget
+    assert (budget.granted_s, budget.stage_deadline_s) == (101.0, 104.0)
+
+
+def test_a_whole_answer_is_thought_to_come_nearer_with_time():
+    world = World()
+    world.up("i", seats=1)
+    world.arrive("a", streaming=False)
+    instance = world.coordinator.fleet.get(InstanceId("i"))
+    backlogs_s = []
+    for _ in range(3):
+        world.post(ev.InstanceObserved(InstanceId("i"), EngineGauges()), after_s=0.4)
+        backlogs_s.append(world.coordinator.fleet.backlog_s(instance))
+    assert backlogs_s == pytest.approx([0.701, 0.301, 0.01])
+    assert world.coordinator.calls[CallId("a")].generated_tokens == 0, "what is guessed is not seen"
+
+
+# --- held calls ---
+
+
+def test_a_wide_call_gathers_seats_at_one_instance_and_leaves_the_others_to_the_rest():
+    world = World(policy("late", routing=Cycle(late=True)))
+    world.up("i", seats=2)
+    world.up("j", seats=2)
+    for name in ("a", "b", "c", "d"):
+        world.arrive(name)
+    world.arrive("wide", seats=2)
+    for n in range(4):
+        world.arrive(f"n{n}")
+    at_j = [name for name in "abcd" if world.where(name) == "j"]
+    at_i = [name for name in "abcd" if world.where(name) == "i"]
+    assert world.sent(world.end(at_j[0])) == [], "this seat is kept"
+    assert world.sent(world.end(at_i[0])) == [("n0", "i")], "this one is not"
+    assert world.sent(world.end(at_j[1])) == [("wide", "j")]
+
+
+class OnlyAt:
+    """Early binding that places nothing but one model."""
+
+    late_binding = False
+
+    def __init__(self) -> None:
+        self.model = None
+
+    def route(self, call, candidates, fleet, now_s):
+        return candidates[0].spec.instance_id if call.spec.model == self.model else None
+
+
+def test_held_calls_are_all_looked_at_however_few_one_event_may_route():
+    only = OnlyAt()
+    world = World(policy(routing=only))
+    for n in range(200):
+        world.up(f"i{n}", models=frozenset({f"m{n}"}))
+    for n in range(20):
+        world.arrive(f"c{n}", model=f"m{n}")
+    while world.wake_s is not None and world.wake_s <= world.now_s:
+        world.post(ev.Tick())
+    only.model = "m15"
+    world.post(ev.InstanceDown(InstanceId("i199")))
+    ticks = 0
+    while world.wake_s is not None and world.wake_s <= world.now_s:
+        world.post(ev.Tick())
+        ticks += 1
+        assert ticks < 100, "it comes to an end although most calls find no place"
+    assert world.in_flight() == ["c15"]
+
+
+# --- the tracker's word ---
+
+
+class Rebudgeting(FlatTracker):
+    """A later call changes what its siblings may take."""
+
+    def call_arrived(self, spec, now_s):
+        siblings = tuple(c for c, w in self.live.items() if w == spec.workflow_id)
+        self.slo_s = spec.slo.end_to_end_s or self.slo_s
+        return replace(super().call_arrived(spec, now_s), rebudget=siblings)
+
+
+def test_an_arrival_that_changes_the_deadline_reaches_its_siblings():
+    world = World(tracker=Rebudgeting())
+    world.up("i", seats=1)
+    for name in ("running", "waiting"):
+        world.arrive(name, workflow="w")
+    world.arrive("late", workflow="w", slo=Slo(end_to_end_s=3.0))
+    assert world.coordinator.calls[CallId("waiting")].budget.stage_deadline_s == 103.0
 
 
 # --- a call of several sequences ---

@@ -552,3 +552,34 @@ def test_a_snapshot_of_another_shape_is_refused() -> None:
     snapshot = World().tracker.snapshot(0.0)
     with pytest.raises(ValueError, match="version 1"):
         World().tracker.restore({**snapshot, "version": 2}, 0.0)
+
+
+def test_a_deadline_that_a_later_call_sets_is_told_of_its_siblings() -> None:
+    world = World()
+    world.arrive("a", stage="plan")
+    assert world.arrive("b", stage="plan").rebudget == ()
+    assert world.arrive("c", stage="plan", slo_s=5.0).rebudget == ("a", "b")
+    assert world.budget("a").deadline_s == 5.0
+
+
+def test_siblings_that_share_a_moment_share_a_budget_and_no_other_moment_does() -> None:
+    world = World()
+    for call in ("a", "b"):
+        world.arrive(call, stage="plan")
+    assert world.budget("a") == world.budget("b")
+    world.arrive("c", stage="plan", prompt_tokens=9_000)
+    assert world.budget("a").stage_work_s == world.budget("c").stage_work_s >= 9.0
+
+
+def test_no_tool_ran_while_the_gateway_was_down() -> None:
+    world = World()
+    world.arrive("a")
+    world.at(1).end("a")
+    state = world.tracker.snapshot(2.0)
+    again = World()
+    again.tracker.restore(json.loads(json.dumps(state)), 3_600.0)
+    again.at(3_600.0).arrive("b", tool="sqlite")
+    assert again.tracker.tools.mean_s("sqlite") is None
+    again.at(3_601.0).end("b")
+    again.at(3_603.0).arrive("c", tool="sqlite")
+    assert again.tracker.tools.mean_s("sqlite") == 2.0
