@@ -24,6 +24,7 @@ from dispatcher.gateway.driver import Driver
 from dispatcher.gateway.errors import ApiError, rejection, response_not_found
 from dispatcher.gateway.fleet.engine import Engine
 from dispatcher.gateway.fleet.monitor import Fleet
+from dispatcher.gateway.guests import Guests
 from dispatcher.gateway.metrics import Metrics
 from dispatcher.gateway.store import Learned, Store, TrackerState
 from dispatcher.gateway.tenants import Tenants
@@ -36,6 +37,8 @@ log = logging.getLogger("headway")
 ALPHA_CHANGES_KEPT = 100
 RESPONSES_REMEMBERED = 10_000
 """Stored responses of which it is known which engine holds them."""
+_LAST_WORDS_S = 1.0
+"""For what a shutdown cuts off to be told so."""
 _DEFAULT_APPLICATION = "default"
 
 
@@ -92,6 +95,7 @@ class Gateway:
         self.driver = Driver(self.coordinator, runner, self, clock)
         self.fleet.busy = self.driver.instance_known
         self.metrics.watch(self.coordinator, self.fleet, self.alpha)
+        self.guests = Guests()
         self.closing = False
         self._time_scale = engine_time_scale
         self._store = None if settings.store.path is None else Store(Path(settings.store.path))
@@ -127,11 +131,20 @@ class Gateway:
         self.begin_shutdown()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                await self.driver.wait_idle()
+                await self._wait_idle()
                 return True
+        self.guests.cut_off()
         self.driver.cancel_all(lambda: rejection(RejectReason.SHUTDOWN, 1.0))
         await self.driver.wait_idle()
+        with contextlib.suppress(TimeoutError):
+            # clients that take nothing any more are the server's to close
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await self.guests.wait_none()
         return False
+
+    async def _wait_idle(self) -> None:
+        await self.guests.wait_none()
+        await self.driver.wait_idle()
 
     async def stop(self) -> None:
         """End; whatever is still alive is cut off. Saves what was learned."""

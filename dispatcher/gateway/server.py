@@ -72,9 +72,9 @@ class GatewayServer(uvicorn.Server):
     async def _drain(self) -> None:
         gateway = self.gateway
         if gateway is not None:
-            log.info("ending: %d calls are here", gateway.driver.live_calls)
+            log.info("ending: %d requests are here", gateway.guests.count)
             if not await gateway.drain(self._grace_s):
-                log.warning("ending: calls were cut off after %g s", self._grace_s)
+                log.warning("ending: requests were cut off after %g s", self._grace_s)
         self.should_exit = True
 
 

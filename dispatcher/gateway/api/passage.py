@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
 from dispatcher.core.types import RejectReason, Usage
 from dispatcher.gateway.api.intake import read_request_body, request_id_or_new, send_error
 from dispatcher.gateway.calls import Receive
-from dispatcher.gateway.errors import Send, internal_error, rejection
+from dispatcher.gateway.errors import ApiError, Send, internal_error, rejection
 from dispatcher.gateway.fleet.engine import Engine
 from dispatcher.gateway.parsing.hints import HeaderBag
 from dispatcher.gateway.relay import (
@@ -50,13 +50,49 @@ class Passage:
         self.gateway = gateway
         self.scope = scope
         self.receive = receive
-        self.send = send
         self.bag = HeaderBag(scope["headers"])
         self.request_id = request_id_or_new(self.bag)
+        #: whether the client has been sent the head of an answer
+        self.started = False
+        self._send = send
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """ASGI's, noting that it has begun."""
+        self.started = True
+        await self._send(message)
+
+    async def serve(self, answer: Callable[[], Awaitable[str]]) -> str:
+        """Have a request answered, whatever comes; a shutdown waits for it while its grace lasts.
+
+        Args:
+            answer: Answers it and returns how it ended, for metrics.
+
+        Returns:
+            How it ended.
+        """
+        guests = self.gateway.guests
+        with guests.visit():
+            try:
+                self.gateway.refuse_if_closing()
+                async with guests.until_cut_off():
+                    return await answer()
+            except ApiError as error:
+                return await self._refused(error)
+            except (OSError, ClientGoneError):
+                return "cancelled"
+            except Exception as error:
+                log.error("request %s failed", self.request_id, exc_info=error)
+                return await self._refused(internal_error(self.request_id), "internal_error")
+
+    async def _refused(self, error: ApiError, outcome: str | None = None) -> str:
+        """Tell it, where nothing has been told; the server in front cuts what was begun."""
+        if not self.started:
+            with contextlib.suppress(OSError):
+                await send_error(self.send, error, self.request_id)
+        return outcome or error.outcome
 
     def identify(self) -> Tenant:
         """Who is it? Raises `ApiError`."""
-        self.gateway.refuse_if_closing()
         return self.gateway.tenants.identify(self.bag)
 
     async def body(self) -> bytes:
@@ -127,12 +163,6 @@ class Passage:
         if failure is not None:
             raise failure.error()
         return None
-
-    async def defect(self, error: Exception) -> str:
-        """Log a defect of ours and answer it in OpenAI's shape."""
-        log.error("request %s failed", self.request_id, exc_info=error)
-        await send_error(self.send, internal_error(self.request_id), self.request_id)
-        return "internal_error"
 
     @contextlib.contextmanager
     def _in_flight(self, engine: Engine) -> Iterator[None]:

@@ -8,12 +8,10 @@ from typing import Any
 import orjson
 
 from dispatcher.core.types import RejectReason
-from dispatcher.gateway.api.intake import send_error
 from dispatcher.gateway.api.passage import Passage
 from dispatcher.gateway.calls import Receive
-from dispatcher.gateway.errors import ApiError, Send, rejection, response_not_found
+from dispatcher.gateway.errors import Send, rejection, response_not_found
 from dispatcher.gateway.parsing.body import parse_json, read_model
-from dispatcher.gateway.relay import ClientGoneError
 from dispatcher.gateway.runtime import Gateway
 
 ROUTED = (
@@ -36,27 +34,27 @@ class RoutedEndpoint:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Serve one request."""
         passage = Passage(self._gateway, scope, receive, send)
-        model, outcome = "unknown", "client_error"
-        try:
+        model = "unknown"
+
+        async def answer() -> str:
+            nonlocal model
             tenant = passage.identify()
             raw = await passage.body()
             parsed = parse_json(raw)
             named = read_model(parsed)
             served = None if named is None else self._gateway.resolve_model(named)
-            if served is not None:
-                model = served
-                if served != named:
-                    raw = orjson.dumps({**parsed, "model": served})
+            model = served or model
+            if served != named or "priority" in parsed:
+                # what takes no seat does not order the engines' heaps either
+                kept = {key: value for key, value in parsed.items() if key != "priority"}
+                raw = orjson.dumps(kept if served is None else {**kept, "model": served})
             with passage.quota(tenant):
                 ended = await passage.through(passage.candidates(served), raw, tenant)
-            outcome = ended or "client_error"
-        except ApiError as error:
-            outcome = error.outcome
-            await send_error(send, error, passage.request_id)
-        except (OSError, ClientGoneError):
-            outcome = "cancelled"
-        except Exception as error:  # noqa: BLE001 - answered, logged, counted
-            outcome = await passage.defect(error)
+            return ended or "client_error"
+
+        outcome = "cancelled"
+        try:
+            outcome = await passage.serve(answer)
         finally:
             self._gateway.metrics.request(self._path, model, outcome)
 
@@ -75,8 +73,8 @@ class StoredResponseEndpoint:
         """Serve one request."""
         gateway = self._gateway
         passage = Passage(gateway, scope, receive, send)
-        outcome = "client_error"
-        try:
+
+        async def answer() -> str:
             tenant = passage.identify()
             response_id = scope["path_params"]["response_id"]
             body = await passage.body()
@@ -90,13 +88,10 @@ class StoredResponseEndpoint:
             ended = await passage.through(engines, body, tenant, pass_404=False)
             if ended is None:
                 raise response_not_found(response_id)
-            outcome = ended
-        except ApiError as error:
-            outcome = error.outcome
-            await send_error(send, error, passage.request_id)
-        except (OSError, ClientGoneError):
-            outcome = "cancelled"
-        except Exception as error:  # noqa: BLE001 - answered, logged, counted
-            outcome = await passage.defect(error)
+            return ended
+
+        outcome = "cancelled"
+        try:
+            outcome = await passage.serve(answer)
         finally:
             gateway.metrics.request("/v1/responses/{id}", "unknown", outcome)

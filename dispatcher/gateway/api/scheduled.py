@@ -50,20 +50,26 @@ class ScheduledEndpoint:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Serve one request."""
-        request = _Request(scope, receive, send)
+        with self._gateway.guests.visit():
+            await self._serve(_Request(scope, receive, send))
+
+    async def _serve(self, request: _Request) -> None:
+        receive, send = request.receive, request.send
         model = "unknown"
         gateway = self._gateway
         try:
             gateway.refuse_if_closing()
             tenant = gateway.tenants.identify(request.bag)
             limit_bytes = int(gateway.settings.server.max_body_mb * 1e6)
-            raw = await read_request_body(receive, request.bag, limit_bytes)
-            facts = read_body(self._path, parse_json(raw), gateway.only_model())
-            hints = read_hints(request.bag, facts.parsed)
-            model = gateway.resolve_model(facts.model)
-            terms = gateway.tenants.terms_for(tenant, request.bag)
-            held = facts.previous_response_id
-            holder = None if held is None else await find_holder(gateway, held, terms.scope)
+            # afterwards the driver has it, which ends what it has
+            async with gateway.guests.until_cut_off():
+                raw = await read_request_body(receive, request.bag, limit_bytes)
+                facts = read_body(self._path, parse_json(raw), gateway.only_model())
+                hints = read_hints(request.bag, facts.parsed)
+                model = gateway.resolve_model(facts.model)
+                terms = gateway.tenants.terms_for(tenant, request.bag)
+                held = facts.previous_response_id
+                holder = None if held is None else await find_holder(gateway, held, terms.scope)
             spec = self._spec(request, hints, facts, terms, served=model, holder=holder)
             tenant.enter(gateway.clock())
         except ApiError as error:
