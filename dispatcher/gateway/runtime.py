@@ -85,7 +85,13 @@ class Gateway:
             limits=Limits(queue.max_calls, queue.max_wait_s, queue.max_attempts),
             epoch_s=clock(),
         )
-        self.fleet = Fleet(settings.fleet, post=self._post, lost=self._lost, clock=clock)
+        self.fleet = Fleet(
+            settings.fleet,
+            post=self._post,
+            lost=self._lost,
+            clock=clock,
+            time_scale=engine_time_scale,
+        )
         runner = AttemptRunner(
             self.fleet,
             clock=clock,
@@ -97,7 +103,6 @@ class Gateway:
         self.metrics.watch(self.coordinator, self.fleet, self.alpha)
         self.guests = Guests()
         self.closing = False
-        self._time_scale = engine_time_scale
         self._store = None if settings.store.path is None else Store(Path(settings.store.path))
         self._saver: asyncio.Task[None] | None = None
         #: by response id: the tenant's scope, and the engine that holds it
@@ -116,11 +121,11 @@ class Gateway:
                 log.info("taken up from %s: %s", self.settings.store.path, ", ".join(taken))
             self._saver = asyncio.create_task(self._keep_saving(self._store))
         for engine in self.settings.engines:
-            self.fleet.add(engine, time_scale=self._time_scale)
+            self.fleet.add(engine)
 
     def add_engine(self, settings: EngineSettings) -> Engine:
         """Take one more engine in. Raises `ConfigurationError`."""
-        return self.fleet.add(settings, time_scale=self._time_scale)
+        return self.fleet.add(settings)
 
     def begin_shutdown(self) -> None:
         """New calls are turned away from now on; what is here goes on."""
@@ -228,7 +233,13 @@ class Gateway:
         return self.settings.workflow(application)[0]
 
     def remember_response(self, response_id: str, instance_id: str, scope: str = "") -> None:
-        """An engine holds this response, made for the tenant of that scope."""
+        """An engine holds this response, made for the tenant of that scope.
+
+        Clients may choose ids: one that is another tenant's already stays with that.
+        """
+        owner, _ = self._responses.get(response_id, (scope, None))
+        if owner != scope:
+            return
         self._responses[response_id] = (scope, instance_id)
         self._responses.move_to_end(response_id)
         if len(self._responses) > RESPONSES_REMEMBERED:
@@ -238,9 +249,10 @@ class Gateway:
         """The instance that holds a response, where that is known.
 
         Raises:
-            ApiError: 404 where it is known to be another tenant's.
+            ApiError: 404 where it is known to be another tenant's, or (with tenants) not known at
+                all: the engines cannot say whose it is.
         """
-        owner, instance_id = self._responses.get(response_id, (scope, None))
+        owner, instance_id = self._responses.get(response_id, ("", None))
         if owner != scope:
             raise response_not_found(response_id)
         return instance_id
@@ -299,9 +311,11 @@ class Gateway:
             metrics.waited(record.instance_id or "none", wait_s)
         if call.streaming and record.first_token_s is not None:
             metrics.first_token.observe(record.first_token_s - record.arrived_s)
-            if record.outcome is Outcome.OK and record.output_tokens > 1:
+            # sequences of one call are written side by side
+            tokens = record.output_tokens / call.spec.seats
+            if record.outcome is Outcome.OK and tokens > 1:
                 decode_s = record.ended_s - record.first_token_s
-                metrics.per_token.observe(decode_s / (record.output_tokens - 1))
+                metrics.per_token.observe(decode_s / (tokens - 1))
         usage = None if result is None else result.usage
         if usage is not None:
             metrics.used(usage)

@@ -26,6 +26,7 @@ from dispatcher.core.errors import ConfigurationError
 from dispatcher.core.types import EngineGauges
 from dispatcher.gateway.fleet.engine import Engine, Served
 from dispatcher.gateway.fleet.looks import LookFailed, Looks
+from dispatcher.gateway.fleet.monitor import Fleet
 from dispatcher.gateway.fleet.scrape import Scrape, parse_scrape
 from dispatcher.gateway.upstream import EnginePool
 
@@ -122,6 +123,46 @@ async def test_an_engine_at_another_url_follows_the_last_call_of_the_old_one(pos
         response = await running.chat("to the new one")
         assert response.headers["x-headway-instance"] == "e0"
         assert (len(old.bodies), len(new.bodies)) == (1, 1)
+
+
+async def test_an_engine_that_waits_for_another_to_leave_is_listed_and_kept() -> None:
+    gate = Gate()
+    async with scripted(gate, ok) as (old, new), gateway([old.url]) as running:
+        held = asyncio.create_task(running.chat())
+        await running.until(lambda: gate.waiting == 1)
+        await running.http.delete("/admin/engines/e0")
+        body = {"id": "e0", "url": new.url, "seats": 1}
+        made = await running.http.post("/admin/engines", json=body)
+        assert made.status_code == 201
+        again = await running.http.post("/admin/engines", json={**body, "url": old.url})
+        assert again.status_code == 409
+        assert again.json()["error"]["code"] == "engine_exists"
+        leaving, waiting = (await running.http.get("/admin/engines")).json()
+        assert (leaving["removing"], leaving["pending"], leaving["in_flight"]) == (True, False, 1)
+        assert (waiting["removing"], waiting["pending"], waiting["in_flight"]) == (False, True, 0)
+        assert waiting["url"] == new.url
+        assert 0 <= waiting["since_s"] <= leaving["since_s"]
+        assert made.json()["since_s"] <= waiting["since_s"]
+        gate.open.set()
+        assert (await held).status_code == 200
+        await running.until(lambda: not only(running).removing)
+        (listed,) = (await running.http.get("/admin/engines")).json()
+        assert (listed["url"], listed["pending"]) == (new.url, False)
+
+
+async def test_a_reload_keeps_how_fast_emulated_engines_run() -> None:
+    fleet = Fleet(
+        FleetSettings(),
+        post=lambda event: None,
+        lost=lambda name, why: None,
+        clock=lambda: 0.0,
+        time_scale=50.0,
+    )
+    try:
+        fleet.reload([EngineSettings(id="e", url="http://127.0.0.1:9")])
+        assert [engine.time_scale for engine in fleet.engines] == [50.0]
+    finally:
+        await fleet.aclose()
 
 
 async def test_an_engine_whose_old_url_comes_back_before_it_has_left_is_there_again() -> None:

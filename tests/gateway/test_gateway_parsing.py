@@ -45,6 +45,30 @@ def spec(
 
 
 @pytest.mark.parametrize(
+    ("prompt", "n", "prompts", "each", "seats"),
+    [
+        ("abcd", 1, 1, 4, 1),
+        ("abcd", 3, 1, 4, 3),
+        (["ab", "cde"], 1, 2, 3, 2),
+        (["ab", "cde"], 2, 2, 3, 4),
+        ([[1, 2], [3], [4]], 1, 3, 2, 3),
+        ([1, 2, 3], 1, 1, 3, 1),
+    ],
+)
+def test_prompt_tokens_are_those_of_one_prompt(
+    prompt: object, n: int, prompts: int, each: int, seats: int
+) -> None:
+    made = spec(Hints(), {"prompt": prompt, "n": n}, COMPLETIONS)
+    assert (made.prompts, made.prompt_tokens, made.seats) == (prompts, each, seats)
+
+
+def test_a_conversation_is_one_prompt() -> None:
+    messages = [{"role": "user", "content": "ab"}, {"role": "user", "content": "cd"}]
+    made = spec(Hints(), {"messages": messages, "n": 2})
+    assert (made.prompts, made.seats) == (1, 2)
+
+
+@pytest.mark.parametrize(
     "header",
     [
         "x-headway-workflow-id",

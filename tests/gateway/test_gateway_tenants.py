@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from gateway_harness import MODEL, Gate, emulated, failing, gateway, ok, scripted
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 TENANTS = [
     {"name": "alice", "api_key": "a"},
@@ -77,6 +79,41 @@ async def test_a_stored_response_is_its_tenants_own() -> None:
             gone_on = await running.http.post("/v1/responses", json=body, headers=headers)
             assert gone_on.status_code == status
         assert gone_on.json()["error"]["code"] == "response_not_found"
+
+
+async def named(request: Request, body: dict[str, Any]) -> Response:
+    """An engine whose clients choose the ids of responses."""
+    return JSONResponse({"id": body.get("request_id", "resp_x"), "object": "response"})
+
+
+async def test_a_response_stays_with_the_tenant_that_made_it_first() -> None:
+    async with scripted(named) as (engine,), gateway([engine.url], tenants=TENANTS) as running:
+        body = {"model": MODEL, "input": "hi", "request_id": "resp_a"}
+        for headers in (ALICE, CAROL):
+            made = await running.http.post("/v1/responses", json=body, headers=headers)
+            assert made.status_code == 200
+        for headers, status in ((ALICE, 200), (CAROL, 404)):
+            fetched = await running.http.get("/v1/responses/resp_a", headers=headers)
+            assert fetched.status_code == status
+
+
+async def test_with_tenants_a_response_that_nobody_is_known_to_have_made_is_nobodys() -> None:
+    async with (
+        scripted(named, named) as engines,
+        gateway([e.url for e in engines], tenants=TENANTS) as running,
+    ):
+        body = {"model": MODEL, "input": "hi", "previous_response_id": "resp_a"}
+        for _ in range(2):
+            for headers in (CAROL, ALICE):
+                for asking in (
+                    running.http.get("/v1/responses/resp_a", headers=headers),
+                    running.http.post("/v1/responses/resp_a/cancel", headers=headers),
+                    running.http.post("/v1/responses", json=body, headers=headers),
+                ):
+                    answer = await asking
+                    assert answer.status_code == 404
+                    assert answer.json()["error"]["code"] == "response_not_found"
+        assert [engine.paths for engine in engines] == [[], []]
 
 
 @pytest.mark.parametrize(

@@ -116,13 +116,14 @@ def _engine_routes(router: APIRouter, gateway: Gateway) -> None:
 
     @router.get("/engines", summary="The fleet")
     async def engines() -> list[dict[str, Any]]:
-        return [engine_state(gateway, engine) for engine in fleet.engines]
+        return [engine_state(gateway, engine) for engine in fleet.engines + fleet.pending]
 
     @router.post("/engines", summary="Add an engine", status_code=201)
     async def add(body: EngineSettings) -> dict[str, Any]:
         known = fleet.engine(body.id)
-        if known is not None and not known.removing:
-            why = f"engine {body.id!r} is in the fleet already"
+        pending = any(engine.settings.id == body.id for engine in fleet.pending)
+        if known is not None and (pending or not known.removing):
+            why = f"engine {body.id!r} is {'waited for' if pending else 'in the fleet'} already"
             raise ApiError(409, why, param="id", code="engine_exists")
         try:
             engine = gateway.add_engine(body)
@@ -160,8 +161,10 @@ def _engine_routes(router: APIRouter, gateway: Gateway) -> None:
 def engine_state(gateway: Gateway, engine: Engine) -> dict[str, Any]:
     """One engine, JSON-ready; never its key."""
     gauges, seats = None, None
+    # whose id is another one's as yet
+    pending = engine in gateway.fleet.pending
     for instance in gateway.coordinator.fleet:
-        if instance.instance_id == engine.settings.id:
+        if instance.instance_id == engine.settings.id and not pending:
             gauges, seats = instance.gauges, instance.seats
     return {
         "id": engine.settings.id,
@@ -170,6 +173,7 @@ def engine_state(gateway: Gateway, engine: Engine) -> dict[str, Any]:
         "up": engine.up,
         "draining": engine.draining,
         "removing": engine.removing,
+        "pending": pending,
         "since_s": gateway.clock() - engine.since_s,
         "last_error": engine.last_error or None,
         "models": list(engine.served.models) if engine.served else [],
@@ -177,7 +181,7 @@ def engine_state(gateway: Gateway, engine: Engine) -> dict[str, Any]:
         "kv_capacity_tokens": engine.kv_capacity_tokens,
         "seats": seats,
         "seats_setting": engine.settings.seats,
-        "in_flight": gateway.driver.attempts_at(engine.settings.id),
+        "in_flight": 0 if pending else gateway.driver.attempts_at(engine.settings.id),
         "sends_priority": engine.sends_priority,
         "engine_says": None
         if gauges is None

@@ -11,8 +11,9 @@ from typing import Any
 
 from dispatcher.core.types import RejectReason, Usage
 from dispatcher.gateway.api.intake import read_request_body, request_id_or_new, send_error
+from dispatcher.gateway.api.pieces import relay_pieces
 from dispatcher.gateway.calls import Receive
-from dispatcher.gateway.errors import ApiError, Send, internal_error, rejection
+from dispatcher.gateway.errors import ApiError, Send, internal_error, rejection, retry_after
 from dispatcher.gateway.fleet.engine import Engine
 from dispatcher.gateway.parsing.hints import HeaderBag
 from dispatcher.gateway.relay import (
@@ -20,6 +21,7 @@ from dispatcher.gateway.relay import (
     ClientGoneError,
     ClientWatch,
     Finish,
+    is_event_stream,
     relay_whole,
     request_headers,
     response_headers,
@@ -128,7 +130,8 @@ class Passage:
         """Try engines in turn until one answers.
 
         Args:
-            engines: At least one.
+            engines: At least one. `queue.max_attempts` of them may fail, where any of them could
+                serve it.
             body: What each of them is sent.
             tenant: Charged for tokens that an engine counts.
             pass_404: Whether one engine's 404 speaks for all.
@@ -141,6 +144,7 @@ class Passage:
             ClientGoneError: Nobody is there to be answered.
         """
         failure: Failure | None = None
+        left = self.gateway.settings.queue.max_attempts if pass_404 else len(engines)
         async with ClientWatch(self.receive) as watch:
             for engine in engines:
                 if not self.gateway.fleet.has_up(engine):
@@ -152,7 +156,7 @@ class Passage:
                 if isinstance(ended, str):
                     return ended
                 if ended is not None:
-                    failure = ended
+                    failure, left = ended, left - 1
                     self.gateway.attempt_failed(ended.reason)
                     log.warning(
                         "request %s: %s failed: %s",
@@ -160,9 +164,14 @@ class Passage:
                         engine.settings.id,
                         ended.why,
                     )
-        if failure is not None:
-            raise failure.error()
-        return None
+                    if not left:
+                        break
+        if failure is None:
+            return None
+        error = failure.error()
+        if error.status in (429, 503) and not error.headers:
+            error.headers = retry_after(1.0, "engine_overloaded")
+        raise error
 
     @contextlib.contextmanager
     def _in_flight(self, engine: Engine) -> Iterator[None]:
@@ -227,14 +236,17 @@ class Passage:
             response.headers, extra=self._own_headers(engine), keep_length=True
         )
         with engine.telling(response.abort):
-            outcome = await relay_whole(
-                response,
-                self.send,
-                _USAGE_DIALECT,
-                headers=headers,
-                watch=watch,
-                clock=self.gateway.clock,
-            )
+            if is_event_stream(response.headers):
+                outcome = await relay_pieces(response, self.send, headers=headers, watch=watch)
+            else:
+                outcome = await relay_whole(
+                    response,
+                    self.send,
+                    _USAGE_DIALECT,
+                    headers=headers,
+                    watch=watch,
+                    clock=self.gateway.clock,
+                )
         if outcome.finish is Finish.CLIENT_GONE:
             raise ClientGoneError(outcome.error)
         if outcome.retryable:

@@ -17,7 +17,8 @@ _RESPONSE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,255}")
 async def find_holder(gateway: Gateway, response_id: str, scope: str) -> str | None:
     """The instance that holds a stored response; `None` where none says so.
 
-    What is not known (the gateway was restarted) is asked of all engines at once, and remembered.
+    What is not known (the gateway was restarted) is asked of all engines at once, and remembered;
+    with tenants it stays unknown, since to ask for something makes nobody its owner.
 
     Args:
         gateway: Whose fleet.
@@ -25,7 +26,7 @@ async def find_holder(gateway: Gateway, response_id: str, scope: str) -> str | N
         scope: Of its tenant.
 
     Raises:
-        ApiError: 404 where it is known to be another tenant's.
+        ApiError: 404 where it is another tenant's, or may be.
     """
     known = gateway.holder_of(response_id, scope)
     if known is not None and gateway.fleet.engine(known) is not None:

@@ -43,9 +43,19 @@ class Fleet:
         post: Callable[[Event], None],
         lost: Callable[[str, str], None],
         clock: Callable[[], float],
+        time_scale: float = 1.0,
     ) -> None:
-        """`post` takes events; `lost(instance id, why)` hears of an engine that went down."""
+        """Start empty.
+
+        Args:
+            settings: How to watch.
+            post: Takes events.
+            lost: Hears (instance id, why) of an engine that went down.
+            clock: Seconds, monotonic.
+            time_scale: How many times faster than their GPU types all engines run (emulated ones).
+        """
         self._settings = settings
+        self._time_scale = time_scale
         self._post = post
         self._lost = lost
         self._clock = clock
@@ -81,30 +91,34 @@ class Fleet:
 
     # --- membership ---
 
-    def add(self, settings: EngineSettings, *, time_scale: float = 1.0) -> Engine:
+    @property
+    def pending(self) -> list[Engine]:
+        """What waits for an engine of its id to leave."""
+        return list(self._next.values())
+
+    def add(self, settings: EngineSettings) -> Engine:
         """Take an engine in; it joins the fleet when it first answers.
 
-        Where one of this id is still leaving, the latest that was added follows when the last call
-        there has ended.
+        Where one of this id is still leaving, it follows when the last call there has ended.
 
         Raises:
-            ConfigurationError: The id is in use, or the URL cannot be used.
+            ConfigurationError: The id is in use or waited for, or the URL cannot be used.
         """
-        engine = self._made(settings, time_scale)
+        engine = self._made(settings)
         known = self._engines.get(settings.id)
         if known is None:
             self._start(engine)
-        elif known.removing:
+        elif known.removing and settings.id not in self._next:
             self._next[settings.id] = engine
         else:
             raise ConfigurationError(f"engine {settings.id!r} is in the fleet already")
         return engine
 
-    def _made(self, settings: EngineSettings, time_scale: float = 1.0) -> Engine:
+    def _made(self, settings: EngineSettings) -> Engine:
         pool = EnginePool(
             settings.url, connect_timeout_s=self._settings.connect_timeout_s, head_timeout_s=None
         )
-        return Engine(settings, pool, time_scale)
+        return Engine(settings, pool, self._time_scale, since_s=self._clock())
 
     def _start(self, engine: Engine) -> None:
         name = engine.settings.id

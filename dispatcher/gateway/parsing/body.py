@@ -41,12 +41,13 @@ class BodyFacts:
     model: str
     stream: bool
     seats: int
+    prompts: int
     max_tokens: int | None
     client_priority: int
     prompt_bytes: int
-    """UTF-8 bytes of text in the prompt."""
+    """UTF-8 bytes of text in all prompts."""
     prompt_token_ids: int
-    """Tokens that came as ids: known exactly."""
+    """Tokens that came as ids, of all prompts: known exactly."""
     modalities: frozenset[str]
     previous_response_id: str | None = None
     features: Mapping[str, float] = field(default_factory=dict)
@@ -111,6 +112,7 @@ def read_body(path: str, parsed: dict[str, Any], default_model: str | None) -> B
         model=model,
         stream=body_flag(parsed, "stream"),
         seats=seats,
+        prompts=prompts,
         max_tokens=_max_tokens(parsed),
         client_priority=_priority(parsed),
         prompt_bytes=size.text_bytes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -107,7 +108,8 @@ def make_spec(
         call_id=CallId(call_id),
         workflow_id=tenant.own(hints.workflow_id or made_up_workflow_id),
         model=served_model,
-        prompt_tokens=prompt_tokens,
+        prompt_tokens=math.ceil(prompt_tokens / facts.prompts),
+        prompts=facts.prompts,
         application=application,
         stage=hints.stage,
         stage_width=hints.stage_width,
