@@ -2,6 +2,7 @@
 
 from dispatcher.config.loading import load_settings, reload_settings
 from dispatcher.config.settings import (
+    CENTRAL,
     EmbeddedSettings,
     EngineSettings,
     FleetSettings,
@@ -16,6 +17,7 @@ from dispatcher.config.settings import (
 )
 
 __all__ = [
+    "CENTRAL",
     "EmbeddedSettings",
     "EngineSettings",
     "FleetSettings",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Literal
+from types import UnionType
+from typing import Annotated, Literal, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -11,6 +12,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -36,6 +38,9 @@ SECONDS_MAX = 1e7
 
 COUNT_MAX = 1_000_000_000
 """Largest number that a setting may name."""
+
+CENTRAL = "central"
+"""How metrics call the queue of calls that wait for any engine; no engine may be called so."""
 
 Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX)]
 Count = Annotated[int, Field(ge=1, le=COUNT_MAX)]
@@ -79,6 +84,12 @@ def _refuse_twins(section: str, key: str, values: list[str]) -> None:
             )
 
 
+def _kinds(annotation: object) -> set[object]:
+    """The types of one value that an annotation names; those within lists and objects are not."""
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType, Annotated) else ()
+    return {annotation}.union(*map(_kinds, parts))
+
+
 class Section(BaseModel):
     """A part of the settings: an unknown key is an error, and nothing changes afterwards."""
 
@@ -89,6 +100,16 @@ class Section(BaseModel):
         allow_inf_nan=False,
         hide_input_in_errors=True,
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_flag_for_a_number(cls, value: object, info: ValidationInfo) -> object:
+        """Python's `True` is a 1, in a file it is a mistake."""
+        if isinstance(value, bool) and info.field_name is not None:
+            kinds = _kinds(cls.model_fields[info.field_name].annotation)
+            if bool not in kinds and kinds & {int, float}:
+                raise ValueError("expected a number")
+        return value
 
 
 class ServerSettings(Section):
@@ -180,6 +201,13 @@ class EngineSettings(Section):
     api_key: Printable | None = Field(
         default=None, repr=False, description="key that the engine asks for"
     )
+
+    @field_validator("id")
+    @classmethod
+    def _check_id(cls, name: str) -> str:
+        if name == CENTRAL:
+            raise ValueError("expected another name; metrics call the calls of no engine so")
+        return name
 
     # one message rather than one for each branch of the type
     @field_validator("seats", mode="before")

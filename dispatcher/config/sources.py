@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import yaml
 
 from dispatcher.core.errors import ConfigurationError
+
+log = logging.getLogger("headway.config")
 
 ENV_PREFIX = "HEADWAY_"
 ENV_DELIMITER = "__"
@@ -50,19 +53,28 @@ class Sources:
     def add_environment(self, environment: Mapping[str, str], sections: Sequence[str]) -> None:
         """Take `HEADWAY_<SECTION>__<KEY>`; lists and objects, which are merged, are JSON.
 
+        Other names with the prefix are passed over with a warning: Kubernetes gives every pod
+        beside a service named `headway` a `HEADWAY_PORT` and the like.
+
         Raises:
-            ConfigurationError: A variable names no section; it would be passed over in silence.
+            ConfigurationError: A variable of that form names no section.
         """
+        others = []
         for name in sorted(environment):
             if not name.upper().startswith(ENV_PREFIX):
                 continue
             at = tuple(name[len(ENV_PREFIX) :].lower().split(ENV_DELIMITER))
+            if len(at) == 1 and at[0] not in sections:
+                others.append(name)
+                continue
             if at[0] not in sections:
                 raise ConfigurationError(
                     f"{ENVIRONMENT}: {name}: unknown section {at[0]!r}; expected"
                     f" {ENV_PREFIX}<SECTION>{ENV_DELIMITER}<KEY> with one of {', '.join(sections)}"
                 )
             self._merge(at, _parsed(environment[name]), f"{ENVIRONMENT}: {name}")
+        if others:
+            log.warning("%s: no settings, passed over: %s", ENVIRONMENT, ", ".join(others))
 
     def add_options(self, options: Mapping[str, object]) -> None:
         """Take what the command line says, by section; each key of a section is replaced."""

@@ -16,6 +16,7 @@ from prometheus_client import (
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dispatcher.config import CENTRAL
 from dispatcher.core.coordinator import Coordinator
 from dispatcher.core.types import LengthEstimate, Outcome, Usage
 from dispatcher.core.workflow_types import WorkflowRecord
@@ -285,5 +286,5 @@ class _Gauges(Collector):
             gauges["headway_backlog_seconds"].add_metric(label, fleet.backlog_s(instance))
             gauges["headway_seats"].add_metric(label, instance.seats)
         placing = self._coordinator.placing
-        gauges["headway_queue_depth"].add_metric(["central"], placing.held + len(placing.moving))
+        gauges["headway_queue_depth"].add_metric([CENTRAL], placing.held + len(placing.moving))
         yield from gauges.values()

@@ -140,6 +140,57 @@ def test_a_misspelt_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
         load_settings()
 
 
+def test_variables_that_others_set_are_named_and_passed_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("HEADWAY_PORT", "HEADWAY_SERVICE_HOST", "HEADWAY_PORT_8080_TCP_ADDR"):
+        monkeypatch.setenv(name, "tcp://10.0.0.1:8080")
+    monkeypatch.setenv("HEADWAY_SERVER__PORT", "9000")
+    assert load_settings().server.port == 9000
+    (warning,) = caplog.records
+    assert "HEADWAY_PORT, HEADWAY_PORT_8080_TCP_ADDR, HEADWAY_SERVICE_HOST" in warning.message
+    assert "10.0.0.1" not in warning.message
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("server: {port: true}", "server.port"),
+        ("server: {max_body_mb: true}", "server.max_body_mb"),
+        ("queue: {max_calls: true}", "queue.max_calls"),
+        ("workflows: {default: {slo_s: true}}", "workflows.default.slo_s"),
+        ("tenants: [{name: a, api_key: k, max_in_flight: true}]", "tenants.0.max_in_flight"),
+    ],
+)
+def test_a_flag_is_no_number(tmp_path: Path, text: str, at: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{at}: expected a number, not True"):
+        load_settings(write(tmp_path, text))
+
+
+def test_flags_stay_flags_and_texts_of_the_environment_become_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(
+        tmp_path,
+        "server: {access_log: true}\n"
+        "engines: [{id: a, url: 'http://a', engine_priority: true}]\n"
+        "tenants: [{name: a, api_key: k, reject_late: true}]\n",
+    )
+    monkeypatch.setenv("HEADWAY_SERVER__MAX_BODY_MB", "1")
+    monkeypatch.setenv("HEADWAY_QUEUE__MAX_CALLS", "7")
+    settings = load_settings(path)
+    assert settings.server.access_log is True
+    assert settings.engines[0].engine_priority is True
+    assert settings.tenants[0].reject_late is True
+    assert (settings.server.max_body_mb, settings.queue.max_calls) == (1.0, 7)
+
+
+def test_no_engine_is_called_as_metrics_call_the_queue_of_all(tmp_path: Path) -> None:
+    path = write(tmp_path, "engines: [{id: central, url: 'http://a'}]\n")
+    with pytest.raises(ConfigurationError, match=r"engines\.0\.id: expected another name"):
+        load_settings(path)
+
+
 def test_another_policy_starts_from_its_own_defaults(tmp_path: Path) -> None:
     settings = load_settings(write(tmp_path, "policy: {name: vllm}\n"))
     assert dict(settings.policy.params) == {}
