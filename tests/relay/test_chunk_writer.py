@@ -1,6 +1,7 @@
 """The shortcut past ASGI's `send`: taken with uvicorn, and nobody can tell."""
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable
 
@@ -8,7 +9,7 @@ import pytest
 from relay_kit import LAST_CHUNK, SSE_HEAD, Exchange, asgi_server, chunk, engine
 
 from dispatcher.gateway.relay import CHAT, ClientWatch, StreamPump, pump, relay_stream
-from dispatcher.gateway.relay.asgi import chunk_writer
+from dispatcher.gateway.relay.asgi import OneWrite, chunk_writer
 from dispatcher.gateway.upstream import EnginePool
 
 START = {"type": "http.response.start", "status": 200, "headers": [(b"x", b"y")]}
@@ -219,6 +220,51 @@ async def test_a_client_that_does_not_read_stops_its_engine(
     got = await relayed(script, wrap=wrap, read=read)
     assert got.count(b"x" * 100_000) == count
     assert (False in written) is not wrap
+
+
+@pytest.mark.parametrize("more", [True, False])
+async def test_head_and_first_piece_go_out_together(more: bool):
+    writes = []
+
+    def app(*, together: bool):
+        async def serve(scope, receive, send) -> None:
+            transport = send.__self__.transport
+            seen = len(writes)
+            real_write = send.__self__.transport.write
+
+            class Counting:
+                """uvicorn's transport, counted."""
+
+                def __getattr__(self, name: str):
+                    return getattr(transport, name)
+
+                def write(self, data: bytes) -> None:
+                    writes.append(data)
+                    real_write(data)
+
+            send.__self__.transport = Counting()
+            with OneWrite(send) if together else contextlib.nullcontext():
+                await send(START)
+                await send({**body(b"first"), "more_body": more})
+            assert len(writes) - seen == (1 if together else 2)
+            if more:
+                await send({**END, "body": b"second"})
+
+        return serve
+
+    assert await wire(app(together=True)) == await wire(app(together=False))
+
+
+async def test_what_was_kept_goes_out_when_sending_fails():
+    async def app(scope, receive, send) -> None:
+        try:
+            with OneWrite(send):
+                await send(START)
+                await send({"type": "not a message"})
+        except RuntimeError:
+            await send({**END, "body": b"after all"})
+
+    assert (await wire(app)).endswith(chunk(b"after all") + LAST_CHUNK)
 
 
 async def test_a_client_that_has_gone_is_left_to_send():

@@ -65,6 +65,17 @@ class Hints:
     early_headers: bool = False
 
 
+_NOTHING_SAID = Hints()
+_ALL_HEADERS = frozenset(
+    name
+    for names in (
+        *(WORKFLOW_ID, APPLICATION, STAGE, STAGE_WIDTH, SLO, SLO_TTFT, SLO_TPOT, CLASS, TOOL),
+        *(FINAL, TENANT, REQUEST_ID, IDEMPOTENCY, EARLY_HEADERS),
+    )
+    for name in names
+)
+
+
 class HeaderBag:
     """A request's headers, first value of each name, names in lower case."""
 
@@ -76,6 +87,11 @@ class HeaderBag:
     def get(self, name: str) -> bytes | None:
         """The value of one header."""
         return self._values.get(name)
+
+    @property
+    def silent(self) -> bool:
+        """Whether none of the headers is a hint."""
+        return _ALL_HEADERS.isdisjoint(self._values)
 
     def first(self, names: Iterable[str]) -> tuple[str, bytes] | None:
         """The first of these names that is present, with its value."""
@@ -112,6 +128,8 @@ def read_hints(bag: HeaderBag, body: Mapping[str, Any]) -> Hints:
     Raises:
         ApiError: 400, naming the header or field that cannot be read.
     """
+    if bag.silent and "metadata" not in body and "vllm_xargs" not in body:
+        return _NOTHING_SAID
     context = _agentic_context(body)
     metadata = body.get("metadata")
     in_metadata = (

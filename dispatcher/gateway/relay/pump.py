@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from types import CoroutineType
 from typing import Any
 
-from dispatcher.gateway.relay.asgi import ChunkWriter, Message, Resumed, Send, chunk_writer
+from dispatcher.gateway.relay.asgi import ChunkWriter, OneWrite, Resumed, Send, chunk_writer
 from dispatcher.gateway.relay.dialects import Dialect, EventKind, event_payload
 from dispatcher.gateway.relay.error_event import read_error
 from dispatcher.gateway.relay.headers import RawHeaders
@@ -95,7 +96,7 @@ class StreamPump:
     ) -> None:
         self.outcome = RelayOutcome(status=response.status)
         self._response = response
-        self._send: Callable[[Message], Any] = send
+        self._send: Any = send
         self._dialect = dialect
         self._headers = headers
         self._clock = clock
@@ -107,7 +108,7 @@ class StreamPump:
         self._busy = True  # The task sends; the socket's callback only queues.
         self._direct = True
         self._write_chunk: ChunkWriter | None = None
-        self._message: Message = {"type": "http.response.body", "body": b"", "more_body": True}
+        self._message = {"type": "http.response.body", "body": b"", "more_body": True}
         self._pending: list[bytes] = []
         self._suspended: Resumed | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -355,10 +356,15 @@ class StreamPump:
         while self._pending or (self._end_response and not self.outcome.response_complete):
             body = b"".join(self._pending)
             self._pending.clear()
-            await self._send_start()
             final = self._end_response
             self.outcome.first_byte_sent = True
-            await self._send({"type": "http.response.body", "body": body, "more_body": not final})
+            message = {"type": "http.response.body", "body": body, "more_body": not final}
+            if self._started:
+                await self._send(message)
+            else:
+                with OneWrite(self._send):
+                    await self._send_start()
+                    await self._send(message)
             self.outcome.response_complete = final
         if self._over:
             return
@@ -368,18 +374,12 @@ class StreamPump:
         self._response.resume_reading()
 
     async def _send_start(self) -> None:
-        if self._started:
-            return
         self._started = True
-        self.outcome.first_byte_sent = True
+        status = self._response.status
         sending = self._send(
-            {
-                "type": "http.response.start",
-                "status": self._response.status,
-                "headers": self._headers,
-            }
+            {"type": "http.response.start", "status": status, "headers": self._headers}
         )
-        self._direct = isinstance(sending, Coroutine)
+        self._direct = isinstance(sending, CoroutineType | Coroutine)
         await sending
 
     async def _wait(self) -> None:

@@ -27,6 +27,8 @@ class EventSplitter:
         held = len(self.tail)
         if held:
             data = self.tail + data
+        elif data.endswith(b"\n\n") and data.find(b"\n\n") == len(data) - 2 and b"\r" not in data:
+            return [data]  # One whole event, as most come; the pattern takes its time.
         events: list[bytes] = []
         start = 0
         # The longest blank line has four bytes, so what was held needs no second look before that.
