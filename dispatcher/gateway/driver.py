@@ -271,8 +271,9 @@ class Driver:
         call = self._calls.get(call_id)
         if call is None:
             return
-        if reason is RejectReason.ENGINE_FAILED and call.failure is not None:
-            call.error = call.failure
+        if reason is RejectReason.ENGINE_FAILED:
+            # without an engine's failure it was the policy that failed on it
+            call.error = call.failure or internal_error(call.request_id)
             if call.error.status in (429, 503) and not call.error.headers:
                 call.error.headers = retry_after(retry_after_s, "engine_overloaded")
         else:

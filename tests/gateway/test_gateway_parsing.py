@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatcher.core.types import CallClass, CallSpec
@@ -273,6 +273,7 @@ KEYS = st.sampled_from(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no finding
 @given(path=st.sampled_from(SCHEDULED), body=st.dictionaries(KEYS, JSON, max_size=6))
 def test_any_body_is_read_or_refused_with_a_400(path: str, body: dict[str, Any]) -> None:
     try:
@@ -281,7 +282,7 @@ def test_any_body_is_read_or_refused_with_a_400(path: str, body: dict[str, Any])
     except ApiError as error:
         assert error.status == 400
     else:
-        assert facts.seats >= 1
+        assert facts.seats >= facts.prompts >= 1
         assert facts.prompt_bytes >= 0
 
 

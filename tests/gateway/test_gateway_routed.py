@@ -66,7 +66,9 @@ def falling_silent() -> Handler:
         async def silence() -> None:
             await asyncio.Event().wait()
 
-        return stream([b"{"], silence)
+        answer = stream([b"{"], silence)
+        answer.headers["content-type"] = "application/json"
+        return answer
 
     return handler
 
