@@ -14,6 +14,8 @@ from dispatcher.core.types import AttemptId, Outcome, SeatTag, Usage
 
 #: What JSON carries exactly; engines take 64 bits.
 _PRIORITY_BOUND = 2**53 - 1
+#: Attempts that end together say the same of their instance: one in so long teaches its times.
+_TIMES_INTERVAL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,9 @@ class Attempts:
         self._lengths.learn(call.spec, output_tokens)
         if call.spec.prompts > 1:
             return  # its times are those of many prefills, one after another
+        if now_s - instance.timed_s < _TIMES_INTERVAL_S:
+            return
+        instance.timed_s = now_s
         first_s = attempt.first_token_s if call.spec.streaming else None
         running = (instance.running_integral - attempt.running_integral) / total_s
         resident = (instance.resident_integral - attempt.resident_integral) / total_s

@@ -205,7 +205,8 @@ class Coordinator:
     def _new_call(self, spec: CallSpec, placement: Placement) -> Call:
         now_s = self._now_s
         # predictors know a stage and an application by the names the tracker gave them
-        spec = replace(spec, stage=placement.stage, application=placement.application)
+        if (spec.stage, spec.application) != (placement.stage, placement.application):
+            spec = replace(spec, stage=placement.stage, application=placement.application)
         candidates = self.fleet.candidates(spec)
         room_tokens = self.fleet.longest_output_tokens(candidates, spec.prompt_tokens)
         budget = self.tracker.budget(spec.call_id, self.fleet.work_s(candidates), now_s)

@@ -59,6 +59,8 @@ class Instance:
         self.running_integral = 0.0
         self.resident_integral = 0.0
         self._integrated_s = 0.0
+        #: when an attempt last taught its times
+        self.timed_s = float("-inf")
         #: TPOT at the present load; `None` when that has changed
         self.tpot_s: float | None = None
         self._attempts: dict[AttemptId, Attempt] = {}

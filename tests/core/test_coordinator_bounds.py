@@ -431,6 +431,18 @@ def test_an_answer_of_no_tokens_teaches_no_length():
     assert (world.lengths.learned, world.costs.timings) == ([], [])
 
 
+def test_attempts_that_end_together_teach_times_once_and_lengths_each():
+    world = World()
+    world.up("i", seats=4)
+    for name in ("a", "b", "c"):
+        world.arrive(name)
+    world.end("a", after_s=1.0)
+    world.end("b", after_s=0.001)
+    world.end("c", after_s=1.0)
+    assert len(world.lengths.learned) == 3
+    assert [timing.total_s for timing in world.costs.timings] == pytest.approx([1.0, 2.001])
+
+
 def test_engine_priorities_still_order_after_a_month():
     by_deadline = ByKey(key=lambda call: (call.placement.deadline_s,), priority=True)
     world = World(policy(ordering=by_deadline))

@@ -65,8 +65,8 @@ def parse_json(raw: bytes) -> dict[str, Any]:
         raise bad_request(f"The body is not JSON: {error}.", code="invalid_json") from None
     if not isinstance(parsed, dict):
         raise bad_request("The body must be a JSON object.", code="invalid_json")
-    if len(raw) > 2 * NESTING_MAX:
-        # asking whether it can be written is the fastest way to find out: a tenth of reading it
+    if raw.count(b"{") + raw.count(b"[") > NESTING_MAX:
+        # perhaps: asking whether it can be written is the fastest way to find out
         try:
             orjson.dumps(parsed)
         except orjson.JSONEncodeError as error:

@@ -26,7 +26,7 @@ from dispatcher.gateway.upstream import EngineResponse, UpstreamError
 
 #: The largest gap between two progress reports, in events and in seconds.
 PROGRESS_EVENTS = 50
-PROGRESS_S = 0.5
+PROGRESS_S = 1.0
 #: Opening events that are held back; an engine that sends more is not waited for.
 _OPENING_EVENTS = 8
 
