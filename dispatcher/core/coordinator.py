@@ -47,7 +47,7 @@ from dispatcher.core.workflow_types import CallResult, Placement
 from dispatcher.core.workflows import Workflows
 
 _RETRY_AFTER_BOUNDS_S = (1.0, 600.0)
-_TIMEOUTS_PER_EVENT = 64
+_GIVEN_UP_PER_EVENT = 64
 """Calls given up; more wait for the next event, so that they do not stop a gateway's event loop."""
 
 
@@ -94,6 +94,7 @@ class Coordinator:
         self._now_s = epoch_s
         self._sequence = 0
         self._commands: list[Command] = []
+        self._defects: list[Exception] = []
         #: the earliest `WakeAt` that has not come back as a tick
         self._wake_s: float | None = None
         self._policy_tick_s: float | None = None
@@ -140,20 +141,23 @@ class Coordinator:
         """Take one event, change state, say what to do.
 
         Time must not run backwards; a step back (clocks differ by a hair between threads) is
-        taken as no time at all. Where something raises half way, what was decided before it holds:
-        see `take_commands`.
+        taken as no time at all. Where a policy raises on a call, that call ends, the others go on
+        and `take_defects` tells of it. Where anything else raises, so does this, and what was
+        decided before it holds: see `take_commands`.
         """
         self._now_s = now_s = max(now_s, self._now_s)
         self.fleet.now_s = now_s
         self._handlers[type(event)](event)
         self._tell(event)
         self._workflows.catch_up()
-        try:
-            self.placing.pump(now_s)
-        except Exception:
-            self._give_up_what_is_at_hand()
-            self._wish_to_wake(now_s)
-            raise
+        for _ in range(_GIVEN_UP_PER_EVENT):
+            try:
+                self.placing.pump(now_s)
+            except Exception as defect:
+                if not self._give_up_what_is_at_hand(defect):
+                    raise
+            else:
+                break
         self._wish_to_wake(now_s)
         return self.take_commands()
 
@@ -162,12 +166,22 @@ class Coordinator:
         commands, self._commands = self._commands, []
         return commands
 
-    def _give_up_what_is_at_hand(self) -> None:
+    def take_defects(self) -> list[Exception]:
+        """What policies have raised on single calls since it was last asked."""
+        defects, self._defects = self._defects, []
+        return defects
+
+    def _give_up_what_is_at_hand(self, defect: Exception) -> bool:
         """A policy has raised on a call; it would again on every event, and nothing would go."""
         call, self.placing.at_hand = self.placing.at_hand, None
-        if call is not None and call.attempt is None:
-            self.placing.remove(call)
-            self._reject(call, RejectReason.ENGINE_FAILED, "the policy failed on this call")
+        if call is None or call.attempt is not None:
+            return False
+        self._defects = [*self._defects[-_GIVEN_UP_PER_EVENT:], defect]
+        self.placing.remove(call)
+        why = "the policy failed on this call"
+        self._say(Reject(call.call_id, RejectReason.ENGINE_FAILED, _RETRY_AFTER_BOUNDS_S[0], why))
+        self._end(call, Outcome.ENGINE_ERROR)
+        return True
 
     def _say(self, command: Command) -> None:
         self._commands.append(command)
@@ -351,7 +365,7 @@ class Coordinator:
         now_s = self._now_s
         if self._wake_s is not None and now_s >= self._wake_s:
             self._wake_s = None
-        for call in islice(self.placing.impatient(now_s), _TIMEOUTS_PER_EVENT):
+        for call in islice(self.placing.impatient(now_s), _GIVEN_UP_PER_EVENT):
             self.placing.remove(call)
             self._reject(call, RejectReason.QUEUE_TIMEOUT)
         expiry_s = self.tracker.next_expiry_s()

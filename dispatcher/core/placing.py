@@ -152,13 +152,18 @@ class Placing(Waiting):
                 del self._deferred_until_s[instance_id]
                 self.touch(self._fleet.get(instance_id))
         while self._held_dirty or self._dirty:
-            if self._held_dirty and self.lanes:
+            if self._held_dirty and self._may_be_bound():
                 self._release(now_s)
             self._held_dirty = False
             while self._dirty:
                 _, instance = self._dirty.popitem()
                 # a shorter queue may have room for a held call
-                self._held_dirty |= self._fill(instance, now_s) and bool(self.lanes)
+                self._held_dirty |= self._fill(instance, now_s) and self._may_be_bound()
+
+    def _may_be_bound(self) -> bool:
+        """Whether calls wait that are not bound to one instance, or not for good."""
+        late = self.policy.routing.late_binding
+        return bool(self.lanes) or (late and len(self._patience) > len(self.moving))
 
     def _pieces(self) -> int:
         """Calls that one event may route: fewer where each has more instances to weigh."""
@@ -167,7 +172,8 @@ class Placing(Waiting):
     def _release(self, now_s: float) -> None:
         """Held calls that may go now, go."""
         if self.policy.planner is not None:
-            self._follow_plan(now_s)
+            if self.lanes:
+                self._follow_plan(now_s)
         elif self.policy.routing.late_binding:
             while self._bind_one(now_s):
                 pass
@@ -208,9 +214,25 @@ class Placing(Waiting):
                 for seat in self.policy.admission.open_seats(instance, now_s):
                     free.setdefault(seat, []).append(instance)
         for seat, instances in free.items():
+            if self._gathered(seat, instances, now_s):
+                return True
             for call in self._heads(seat, instances, now_s):
                 if self._bind(call, seat, instances, now_s):
                     return True
+        return False
+
+    def _gathered(self, seat: SeatTag, free: Sequence[Instance], now_s: float) -> bool:
+        """Send a call that gathers seats at one instance to another that has them already."""
+        for gathering in self._fleet:
+            if not gathering.queue:
+                continue
+            for call in self._own(gathering.queue):
+                call.candidates = self._fleet.candidates(call.spec)  # some may have joined since
+                fit = self._fleet.available(call)
+                for instance in free:
+                    if instance in fit and self._admit(call, seat, instance, now_s):
+                        self.touch(gathering)
+                        return True
         return False
 
     def _heads(self, seat: SeatTag, free: Sequence[Instance], now_s: float) -> list[Call]:

@@ -15,7 +15,7 @@ from dispatcher.core.fleet import Fleet, Instance
 from dispatcher.core.ports import CallQueue, Policy
 from dispatcher.core.types import CallId, InstanceId
 
-_SAMPLE = 64
+_SAMPLE = 16
 """Calls whose work stands for that of all that are held."""
 
 
@@ -67,7 +67,7 @@ class Waiting:
             return 0.0
         ids = frozenset(instance.instance_id for instance in instances)
         unplaced_s = self._work_s(self.moving.values(), len(self.moving)) + sum(
-            self._work_s(self._own(queue), len(queue))
+            self._work_s((self._patience[c.spec.call_id][1] for c in queue), len(queue))
             for lane, queue in self.lanes.items()
             if not ids.isdisjoint(lane.candidates)
         )
@@ -106,8 +106,9 @@ class Waiting:
         elif call.place is Place.QUEUED:
             instance = call.instance
             assert instance is not None and instance.queue is not None
+            prefill_s = self._fleet.prefill_s(call, instance)
             self._unbook(call, instance)
-            self._book(call, instance)
+            self._book(call, instance, prefill_s)
             instance.queue.refresh(call, now_s)
         elif call.place is Place.HELD:
             self._lane_of(call).refresh(call, now_s)
@@ -167,20 +168,21 @@ class Waiting:
     def _enqueue(self, call: Call, instance: Instance, now_s: float) -> None:
         assert instance.queue is not None
         call.backlog_s = self._fleet.backlog_s(instance)
+        prefill_s = self._fleet.prefill_s(call, instance)
         call.enqueued_s = now_s
         instance.queue.push(call, now_s)
-        # only now: where a policy raises, the call is still where it was
+        # only now: where a policy or a predictor raises, the call is still where it was
         call.place, call.instance = Place.QUEUED, instance
-        self._book(call, instance)
+        self._book(call, instance, prefill_s)
         self.touch(instance)
         if self.policy.stealing is not None:
             for other in self._fleet:
                 self.touch(other)
 
-    def _book(self, call: Call, instance: Instance) -> None:
+    def _book(self, call: Call, instance: Instance, prefill_s: float) -> None:
         seats = call.spec.seats
         # the sequences of one prompt share its prefill
-        call.queued_prefill_s = self._fleet.prefill_s(call, instance) * call.spec.prompts
+        call.queued_prefill_s = prefill_s * call.spec.prompts
         call.queued_output_tokens = call.remaining_tokens * seats
         instance.queued_seats += seats
         instance.tpot_s = None

@@ -187,6 +187,8 @@ class Driver:
             raise
         for command in commands:
             self._execute(command)
+        for defect in self.coordinator.take_defects():
+            log.error("the policy failed on a call, which has ended", exc_info=defect)
 
     def _execute(self, command: Command) -> None:
         match command:

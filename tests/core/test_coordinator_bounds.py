@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from core_world import ByKey, Cycle, FlatTracker, World, policy
+from core_world import ByKey, Cycle, FlatTracker, Seats, World, policy
 
 from dispatcher.core import events as ev
 from dispatcher.core import invariants
 from dispatcher.core.attempts import Attempts
-from dispatcher.core.commands import Abort, Dispatch, Preempt, RecordCall, Reject
+from dispatcher.core.commands import Abort, Dispatch, Preempt, RecordCall, Reject, WakeAt
 from dispatcher.core.coordinator import Limits
 from dispatcher.core.ports import TrackerUpdate
 from dispatcher.core.types import (
     AttemptId,
     CallId,
+    CallSpec,
     EngineGauges,
     InstanceId,
     LengthEstimate,
@@ -194,6 +195,7 @@ def test_a_call_that_a_policy_raises_on_ends_and_the_others_go_on(monkeypatch):
     world.up("i", seats=1)
     world.arrive("running")
     world.arrive("next")
+    world.arrive("after")
     kept = Attempts.prepare
 
     def fail_once(self, *args):
@@ -201,13 +203,32 @@ def test_a_call_that_a_policy_raises_on_ends_and_the_others_go_on(monkeypatch):
         raise RuntimeError("a defect in a policy")
 
     monkeypatch.setattr(Attempts, "prepare", fail_once)
+    assert world.sent(world.end("running")) == [("after", "i")]
+    assert world.rejected == {"next": RejectReason.ENGINE_FAILED}
+    (defect,) = world.coordinator.take_defects()
+    assert str(defect) == "a defect in a policy"
+    assert world.coordinator.take_defects() == []
+
+
+def test_what_is_raised_on_no_call_in_particular_goes_up_and_what_was_decided_holds():
+    class Broken(Seats):
+        def open_seats(self, instance, now_s):
+            raise RuntimeError("a defect in a policy")
+
+    world = World()
+    world.up("i", seats=1)
+    world.arrive("running")
+    world.arrive("next")
+    world.post(ev.Tick())
+    coordinator = world.coordinator
     with pytest.raises(RuntimeError, match="a defect"):
-        world.end("running")
-    decided = world.coordinator.take_commands()
-    assert ended(decided) == ["running", "next"], "both clients are told"
-    assert [c.reason for c in decided if isinstance(c, Reject)] == [RejectReason.ENGINE_FAILED]
-    world.waiting_clients.clear()
-    assert world.sent(world.arrive("later")) == [("later", "i")]
+        coordinator.handle(world.now_s, ev.PolicySwitched(policy(admission=Broken())))
+    with pytest.raises(RuntimeError, match="a defect"):
+        coordinator.handle(world.now_s, ev.AttemptEnded(AttemptId(1), Outcome.OK))
+    decided = coordinator.take_commands()
+    assert ended(decided) == ["running"], "its client is told all the same"
+    assert not [c for c in decided if isinstance(c, WakeAt) and c.at_s <= world.now_s]
+    assert not coordinator.take_defects()
 
 
 class RaisesOn(Cycle):
@@ -247,25 +268,31 @@ def test_a_switch_to_a_policy_with_a_defect_costs_the_call_that_meets_it(broken)
     world.up("i", seats=1)
     for name in ("running", "good", "bad", "better"):
         world.arrive(name)
-    coordinator, met = world.coordinator, []
-    for event in (ev.PolicySwitched(broken), ev.Tick(), ev.AttemptEnded(AttemptId(1), Outcome.OK)):
-        try:
-            commands = coordinator.handle(world.now_s, event)
-        except RuntimeError:
-            commands = coordinator.take_commands()
-        met += [c.call_id for c in commands if isinstance(c, Reject)]
-    assert met in ([], ["bad"])
-    while coordinator.attempts:
-        (attempt,) = coordinator.attempts
-        for event in (ev.AttemptEnded(attempt, Outcome.OK), ev.Tick()):
-            try:
-                commands = coordinator.handle(world.now_s, event)
-            except RuntimeError:
-                commands = coordinator.take_commands()
-            met += [c.call_id for c in commands if isinstance(c, Reject)]
-        invariants.check(coordinator)
-    assert met == ["bad"]
-    assert not coordinator.calls
+    world.post(ev.PolicySwitched(broken))
+    while world.out:
+        world.end(world.in_flight()[0])
+    assert world.rejected == {"bad": RejectReason.ENGINE_FAILED}
+    assert [name for name, o in world.ended.items() if o is Outcome.OK] == [
+        "running",
+        "good",
+        "better",
+    ]
+    assert len(world.coordinator.take_defects()) == 1
+
+
+def test_a_cost_model_that_raises_on_a_call_costs_that_call(monkeypatch):
+    world = World()
+    world.up("i", seats=1)
+    world.arrive("running")
+    world.up("j", seats=1)
+    monkeypatch.setattr(world.costs, "prefill_s", lambda instance_id, tokens: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        world.arrive("a")
+    monkeypatch.undo()
+    world.coordinator.take_commands()
+    world.waiting_clients.discard(CallId("a"))
+    invariants.check(world.coordinator)
+    assert world.sent(world.arrive("b")) == [("b", "j")]
 
 
 def test_a_predictor_that_raises_leaves_nothing_behind(monkeypatch):
@@ -333,6 +360,59 @@ def test_a_wide_call_gathers_seats_at_one_instance_and_leaves_the_others_to_the_
     assert world.sent(world.end(at_j[0])) == [], "this seat is kept"
     assert world.sent(world.end(at_i[0])) == [("n0", "i")], "this one is not"
     assert world.sent(world.end(at_j[1])) == [("wide", "j")]
+
+
+def test_a_wide_call_does_not_wait_for_seats_where_others_have_them():
+    world = World(policy("late", routing=Cycle(late=True)))
+    world.up("i", seats=2)
+    world.up("j", seats=2)
+    for name in ("a", "b", "c", "d"):
+        world.arrive(name)
+    world.arrive("wide", seats=2)
+    first = {name: world.where(name) for name in "abcd"}
+    world.end(next(n for n, at in first.items() if at == "j"))
+    assert world.coordinator.fleet.get(InstanceId("j")).queued == 1
+    at_i = [name for name, at in first.items() if at == "i"]
+    world.end(at_i[0])
+    assert world.sent(world.end(at_i[1])) == [("wide", "i")]
+
+
+def test_a_wide_call_goes_to_an_instance_that_comes_empty():
+    world = World(policy("late", routing=Cycle(late=True)))
+    world.up("i", seats=2)
+    for name in ("a", "b"):
+        world.arrive(name)
+    world.arrive("wide", seats=2)
+    world.end("a")
+    assert world.sent(world.up("k", seats=2)) == [("wide", "k")]
+
+
+def test_a_rejection_looks_at_few_of_the_calls_that_wait(monkeypatch):
+    world = World(policy(routing=Cycle(late=True)), limits=Limits(max_calls=500))
+    world.up("i", seats=1)
+    for n in range(501):
+        world.arrive(f"c{n}")
+    fleet, weighed = world.coordinator.fleet, []
+    mean = fleet.mean_compute_s
+    monkeypatch.setattr(fleet, "mean_compute_s", lambda call: weighed.append(call) or mean(call))
+    (queue,) = world.coordinator.placing.lanes.values()
+    seen = []
+    walk = type(queue).__iter__
+    monkeypatch.setattr(
+        type(queue), "__iter__", lambda self: (seen.append(c) or c for c in walk(self))
+    )
+    rejects = [
+        c
+        for c in world.coordinator.handle(world.now_s, ev.CallArrived(spec_of("more")))
+        if isinstance(c, Reject)
+    ]
+    assert len(rejects) == 1
+    assert 0 < len(weighed) <= 64
+    assert len(seen) <= 64
+
+
+def spec_of(call_id: str) -> CallSpec:
+    return CallSpec(CallId(call_id), WorkflowId("w"), "m", prompt_tokens=100)
 
 
 class OnlyAt:

@@ -187,6 +187,7 @@ class AnyTraffic(RuleBasedStateMachine):
         assert world.waiting_clients == set()
         assert len(world.ended) == self.calls
         coordinator = world.coordinator
+        assert not coordinator.take_defects()
         assert not (coordinator.calls or coordinator.attempts or len(coordinator.placing))
         for instance in coordinator.fleet:
             assert (instance.seats_in_use, instance.in_flight_tokens, instance.queued) == (0, 0, 0)
