@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dispatcher.core.gpu_profiles import GpuProfile, ModelProfile, kv_capacity_tokens
+from dispatcher.engine_model.timing import Roofline, Timing
 
 SchedulingPolicy = Literal["fcfs", "priority"]
 
@@ -15,11 +16,9 @@ class EngineConfig:
     """Launch parameters of one engine, named as vLLM names them.
 
     Attributes:
-        gpu: GPU type.
-        model: Model shape.
+        timing: How long its iterations take.
         num_blocks: KV cache blocks.
         max_model_len: Longest prompt plus output, tokens; must fit into the KV cache.
-        tp: GPUs that share the model, at least 1.
         max_num_seqs: Seats: requests that may run at once, at least 1.
         max_num_batched_tokens: Tokens one iteration may compute, at least `max_num_seqs`.
         block_size: Tokens per KV block.
@@ -27,11 +26,9 @@ class EngineConfig:
         enable_prefix_caching: Whether full blocks are shared by content.
     """
 
-    gpu: GpuProfile
-    model: ModelProfile
+    timing: Timing
     num_blocks: int
     max_model_len: int
-    tp: int = 1
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     block_size: int = 16
@@ -39,7 +36,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("tp", "max_num_seqs", "block_size", "num_blocks", "max_model_len"):
+        for name in ("max_num_seqs", "block_size", "num_blocks", "max_model_len"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -94,11 +91,9 @@ class EngineConfig:
             large = gpu.hbm_gb >= 70 and not gpu.name.startswith("A100")
             max_num_batched_tokens = max(8192 if large else 2048, max_num_seqs)
         return cls(
-            gpu=gpu,
-            model=model,
+            timing=Roofline(gpu, model, tp),
             num_blocks=num_blocks,
             max_model_len=max_model_len,
-            tp=tp,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             block_size=block_size,

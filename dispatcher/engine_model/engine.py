@@ -9,15 +9,12 @@ that runs.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
 
 from dispatcher.engine_model.blocks import BlockPool
 from dispatcher.engine_model.config import EngineConfig
 from dispatcher.engine_model.requests import EngineRequest, RequestState
-from dispatcher.engine_model.timing import IterationTiming
-
-_WaitingKey = tuple[int, float, int]
+from dispatcher.engine_model.waiting import WaitingHeap
 
 
 @dataclass(slots=True)
@@ -59,12 +56,11 @@ class EngineModel:
         self.prefix_queries_tokens = 0
         self.prefix_hits_tokens = 0
         self._by_priority = config.scheduling_policy == "priority"
-        self._timing = IterationTiming(config.gpu, config.model, config.tp)
+        self._timing = config.timing
         self._pool = BlockPool(config.num_blocks, caching=config.enable_prefix_caching)
         self._requests: dict[str, EngineRequest] = {}
         self._running: list[EngineRequest] = []
-        self._waiting: list[tuple[_WaitingKey, EngineRequest]] = []
-        self._waiting_count = 0
+        self._waiting = WaitingHeap(by_priority=self._by_priority)
         self._sequence = 0
 
     @property
@@ -75,7 +71,7 @@ class EngineModel:
     @property
     def waiting_count(self) -> int:
         """Requests that wait for a seat, preempted ones included."""
-        return self._waiting_count
+        return len(self._waiting)
 
     @property
     def has_work(self) -> bool:
@@ -108,7 +104,7 @@ class EngineModel:
         request.sequence = self._sequence
         self._sequence += 1
         self._requests[request.request_id] = request
-        self._push_waiting(request)
+        self._waiting.push(request)
 
     def abort(self, request_id: str) -> bool:
         """Drop a request and free what it holds; False when it is not here (any more)."""
@@ -119,9 +115,8 @@ class EngineModel:
             self._running.remove(request)
             self._free(request)
         else:
-            self._waiting_count -= 1
             request.state = RequestState.ABORTED
-            self._compact_waiting()
+            self._waiting.note_aborted()
         request.state = RequestState.ABORTED
         return True
 
@@ -141,6 +136,76 @@ class EngineModel:
         self._execute(batch, result)
         return result
 
+    def alike_iterations(self) -> int:
+        """Return how many iterations from now on differ only in their contexts' length.
+
+        In those every running request decodes one token, nobody joins, is preempted or runs out of
+        blocks, and only the last of them may finish any. 0: the next one must be stepped. Stays
+        right while nothing is added or aborted.
+        """
+        running = self._running
+        if not running or self._somebody_may_join():
+            return 0
+        longest = self.config.max_model_len - 1
+        count = longest
+        for request in running:
+            if request.prompt_tokens + request.generated - request.computed > 1:
+                return 0
+            left = request.output_tokens - request.generated
+            room = longest - request.computed
+            if left < count or room < count:
+                count = left if left < room else room
+        while count and self._blocks_for(count) > self._pool.free_blocks:
+            count //= 2
+        return count
+
+    def _somebody_may_join(self) -> bool:
+        if len(self._running) >= self.config.max_num_seqs:
+            return False
+        head = self._waiting.peek()
+        if head is None:
+            return False
+        # one that can share blocks may fit as soon as others have filled them
+        return bool(head.block_hashes) or self._shared_if_it_fits(head) is not None
+
+    def _blocks_for(self, count: int) -> int:
+        """Return how many more blocks running requests need for so many tokens each."""
+        block_size = self.config.block_size
+        return sum(
+            max(0, -(-(request.computed + count) // block_size) - request.blocks)
+            for request in self._running
+        )
+
+    def alike_s(self, count: int) -> float:
+        """Return how long the next `count` of `alike_iterations` take, seconds."""
+        running = self._running
+        sequences = len(running)
+        context = sum(request.computed for request in running) + 0.5 * sequences * (count + 1)
+        return count * self._timing.iteration_s(sequences, sequences, context, context)
+
+    def glide(self, count: int) -> StepResult:
+        """Play the next `count` of `alike_iterations` at once, as that many steps would.
+
+        Of `emitted` only those that finish are named. Where outputs share blocks and cached content
+        is evicted at the same time, which of two equal blocks is kept may differ from steps.
+        """
+        result = StepResult(self.alike_s(count))
+        block_size = self.config.block_size
+        longest = self.config.max_model_len - 1
+        for request in self._running:
+            before = request.computed
+            after = request.computed = before + count
+            self._grow(request, after)
+            if request.block_hashes and after // block_size != before // block_size:
+                self._publish(request, before // block_size, after // block_size)
+            request.generated += count
+            if request.generated >= request.output_tokens or after >= longest:
+                result.finished.append(request)
+        result.decode_tokens = count * len(self._running)
+        result.emitted = result.finished
+        self._leave(result.finished)
+        return result
+
     def validate(self) -> None:
         """Check the engine's invariants; for tests.
 
@@ -152,7 +217,7 @@ class EngineModel:
         if len(self._running) > self.config.max_num_seqs:
             raise AssertionError("more requests run than there are seats")
         waiting = [r for r in self._requests.values() if r.state is RequestState.WAITING]
-        if len(waiting) != self._waiting_count:
+        if len(waiting) != len(self._waiting):
             raise AssertionError("waiting count and waiting requests disagree")
         if len(waiting) + len(self._running) != len(self._requests):
             raise AssertionError("a request neither waits nor runs")
@@ -199,17 +264,12 @@ class EngineModel:
         block_size = self.config.block_size
         pool = self._pool
         while budget > 0 and len(self._running) < self.config.max_num_seqs:
-            request = self._peek_waiting()
-            if request is None:
+            request = self._waiting.peek()
+            shared = None if request is None else self._shared_if_it_fits(request)
+            if request is None or shared is None:
                 return
-            total = request.total_tokens
-            # The newest token is always computed: its output is what is wanted.
-            hits = pool.longest_hit(request.block_hashes, (total - 1) // block_size)
-            shared = list(request.block_hashes[:hits])
-            missing = -(-total // block_size) - hits
-            if missing > pool.free_blocks - pool.idle_among(shared):
-                return
-            self._pop_waiting()
+            total, hits = request.total_tokens, len(shared)
+            self._waiting.pop()
             pool.take_shared(shared)
             request.shared = shared
             request.blocks = hits
@@ -227,6 +287,17 @@ class EngineModel:
             batch.append((request, new))
             budget -= new
 
+    def _shared_if_it_fits(self, request: EngineRequest) -> list[int] | None:
+        """Return the kept blocks that spare it prefill, where all it needs is free; else None."""
+        block_size = self.config.block_size
+        total = request.total_tokens
+        # The newest token is always computed: its output is what is wanted.
+        hits = self._pool.longest_hit(request.block_hashes, (total - 1) // block_size)
+        shared = list(request.block_hashes[:hits])
+        missing = -(-total // block_size) - hits
+        fits = missing <= self._pool.free_blocks - self._pool.idle_among(shared)
+        return shared if fits else None
+
     def _victim(self) -> EngineRequest:
         """Whom a running request without a block takes blocks from; may be itself."""
         if self._by_priority:
@@ -241,7 +312,7 @@ class EngineModel:
         victim.preemptions += 1
         self.preemptions += 1
         result.preempted.append(victim)
-        self._push_waiting(victim)
+        self._waiting.push(victim)
 
     @staticmethod
     def _unschedule(batch: list[tuple[EngineRequest, int]], victim: EngineRequest) -> int:
@@ -284,6 +355,9 @@ class EngineModel:
         result.duration_s = self._timing.iteration_s(
             len(batch), tokens, context_tokens, score_pairs
         )
+        self._leave(finished)
+
+    def _leave(self, finished: list[EngineRequest]) -> None:
         for request in finished:
             self._free(request)
             request.state = RequestState.FINISHED
@@ -311,33 +385,3 @@ class EngineModel:
         self._pool.release(private=request.blocks - len(request.shared), shared=request.shared)
         request.blocks = 0
         request.shared = []
-
-    # -- the waiting heap ------------------------------------------------------------------
-
-    def _push_waiting(self, request: EngineRequest) -> None:
-        # Under fcfs whoever ran arrived before whoever waits, so a preempted request, which
-        # vLLM puts in front, comes first by its arrival too.
-        priority = request.priority if self._by_priority else 0
-        key = (priority, request.arrival_s, request.sequence)
-        heapq.heappush(self._waiting, (key, request))
-        self._waiting_count += 1
-
-    def _peek_waiting(self) -> EngineRequest | None:
-        while self._waiting:
-            request = self._waiting[0][1]
-            if request.state is RequestState.WAITING:
-                return request
-            heapq.heappop(self._waiting)
-        return None
-
-    def _pop_waiting(self) -> None:
-        heapq.heappop(self._waiting)
-        self._waiting_count -= 1
-
-    def _compact_waiting(self) -> None:
-        """Drop aborted entries once they outnumber the live ones, so that the heap is bounded."""
-        if len(self._waiting) > 2 * self._waiting_count + 16:
-            self._waiting = [
-                entry for entry in self._waiting if entry[1].state is RequestState.WAITING
-            ]
-            heapq.heapify(self._waiting)

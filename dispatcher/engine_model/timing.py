@@ -1,28 +1,79 @@
-"""How long one iteration takes: a roofline per kind of kernel.
+"""How long one iteration takes.
 
-Matrix products read all weights once and compute over every token of the batch; attention reads
-the KV of every context and computes scores. Each takes the longer of its two bounds (Williams et
-al., "Roofline", CACM 2009), one after the other. Of another form than the linear cost profile that
-a router fits to it: the router never sees this.
+`Roofline`, from the hardware's figures: matrix products read all weights once and compute over
+every token of the batch; attention reads the KV of every context and computes scores. Each takes
+the longer of its two bounds (Williams et al., "Roofline", CACM 2009), one after the other. Of
+another form than the linear cost profile that a router fits to it: the router never sees this.
+
+`Linear`, from a cost profile: for an engine that was measured, or of which only what a router has
+fitted is known.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from dispatcher.core.gpu_profiles import (
     HOST_S_PER_SEQUENCE,
     ITERATION_OVERHEAD_S,
+    CostProfile,
     GpuProfile,
     ModelProfile,
     all_reduce_s,
 )
 
 
-class IterationTiming:
+class Timing(Protocol):
+    """Prices one iteration."""
+
+    def iteration_s(
+        self, sequences: int, tokens: int, context_tokens: float, score_pairs: float
+    ) -> float:
+        """Return the time of one iteration, seconds, above 0.
+
+        Where every request decodes (`tokens` equal `sequences`, `score_pairs` equal
+        `context_tokens`) it must be affine in `context_tokens`: a run of such iterations is priced
+        at its mean context.
+
+        Args:
+            sequences: Requests in the batch.
+            tokens: Tokens computed, prompt and output together.
+            context_tokens: KV tokens read, summed over the requests.
+            score_pairs: Query-key pairs, summed over the requests.
+        """
+
+
+class Linear:
+    """Iteration time after a cost profile: `c + d n + e K`, and `a` for each prompt token.
+
+    A prompt's fixed cost `b` beyond one iteration's is not in it: it belongs to the way there
+    (HTTP, tokenizing), which whoever plays the engine adds.
+
+    Example:
+        >>> Linear(CostProfile(1e-4, 0.03, 0.02, 1e-3, 1e-6)).iteration_s(2, 2, 1000, 1000)
+        0.023
+    """
+
+    __slots__ = ("_profile",)
+
+    def __init__(self, profile: CostProfile) -> None:
+        self._profile = profile
+
+    def iteration_s(
+        self, sequences: int, tokens: int, context_tokens: float, score_pairs: float
+    ) -> float:
+        """Return the time of one iteration, seconds; see `Timing`."""
+        own = self._profile
+        prompt_tokens = tokens - sequences
+        return prompt_tokens * own.prefill_s_per_token + own.tpot_s(sequences, context_tokens)
+
+
+class Roofline:
     """Iteration time of one model on `tp` GPUs of one type.
 
     Example:
         >>> from dispatcher.core.gpu_profiles import A100_80G, LLAMA_8B
-        >>> timing = IterationTiming(A100_80G, LLAMA_8B)
+        >>> timing = Roofline(A100_80G, LLAMA_8B)
         >>> round(timing.iteration_s(1, 1, 500, 500) * 1000, 1)  # one decoding request, ms
         10.5
     """
@@ -49,16 +100,9 @@ class IterationTiming:
         self._comm_s_per_token = all_reduce_s(gpu, model, tp, 1) - self._comm_fixed_s
 
     def iteration_s(
-        self, sequences: int, tokens: int, context_tokens: int, score_pairs: float
+        self, sequences: int, tokens: int, context_tokens: float, score_pairs: float
     ) -> float:
-        """Return the time of one iteration, seconds.
-
-        Args:
-            sequences: Requests in the batch.
-            tokens: Tokens computed, prompt and output together.
-            context_tokens: KV tokens read, summed over the requests.
-            score_pairs: Query-key pairs, summed over the requests.
-        """
+        """Return the time of one iteration, seconds; see `Timing`."""
         linear_s = max(tokens * self._compute_s_per_token, self._weights_read_s)
         attention_s = max(
             score_pairs * self._score_s_per_pair, context_tokens * self._kv_read_s_per_token

@@ -9,8 +9,8 @@ from dispatcher.engine_model import (
     EngineConfig,
     EngineModel,
     EngineRequest,
-    IterationTiming,
     RequestState,
+    Roofline,
     StepResult,
 )
 
@@ -24,7 +24,7 @@ def make_engine(**overrides: object) -> EngineModel:
         "block_size": 4,
         "scheduling_policy": "priority",
     }
-    return EngineModel(EngineConfig(A100_80G, LLAMA_8B, **(settings | overrides)))  # type: ignore[arg-type]
+    return EngineModel(EngineConfig(Roofline(A100_80G, LLAMA_8B), **(settings | overrides)))  # type: ignore[arg-type]
 
 
 def make_request(
@@ -291,13 +291,13 @@ def test_bad_launch_parameters_are_refused(overrides: dict[str, object], message
 
 
 def test_iterations_cost_more_on_slower_memory_and_more_context():
-    fast, slow = IterationTiming(A100_80G, LLAMA_8B), IterationTiming(L40, LLAMA_8B)
+    fast, slow = Roofline(A100_80G, LLAMA_8B), Roofline(L40, LLAMA_8B)
     assert slow.iteration_s(1, 1, 100, 100) > 2 * fast.iteration_s(1, 1, 100, 100)
     assert fast.iteration_s(8, 8, 80_000, 80_000) > 1.5 * fast.iteration_s(8, 8, 800, 800)
 
 
 def test_decode_batches_cheaply_and_prefill_by_compute():
-    timing = IterationTiming(A100_80G, LLAMA_8B)
+    timing = Roofline(A100_80G, LLAMA_8B)
     one, eight = timing.iteration_s(1, 1, 500, 500), timing.iteration_s(8, 8, 4000, 4000)
     assert eight < 1.2 * one
     # 2048 tokens: 2 * 8.03e9 * 2048 operations at 60 % of 312 TFLOPS.

@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.core.gpu_profiles import A100_80G, LLAMA_8B
-from dispatcher.engine_model import EngineConfig, EngineModel, EngineRequest, RequestState
+from dispatcher.engine_model import (
+    EngineConfig,
+    EngineModel,
+    EngineRequest,
+    RequestState,
+    Roofline,
+)
 
 ACTIONS = st.lists(
     st.one_of(
@@ -37,8 +43,7 @@ def test_blocks_are_conserved_and_every_request_ends_once(
 ):
     engine = EngineModel(
         EngineConfig(
-            A100_80G,
-            LLAMA_8B,
+            Roofline(A100_80G, LLAMA_8B),
             num_blocks=num_blocks,
             max_model_len=52,
             max_num_seqs=seats,
