@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dispatcher.core.events import Dispatched, Event
 from dispatcher.core.types import (
@@ -253,6 +253,17 @@ class CostModel(Protocol):
 
     def learn(self, timing: AttemptTiming) -> None:
         """One attempt has ended well."""
+
+
+@runtime_checkable
+class Learned(Protocol):
+    """Something that learns, and can be put away and taken up again."""
+
+    def dump(self) -> Mapping[str, object]:
+        """What was learned, as plain JSON values."""
+
+    def load(self, state: Mapping[str, object]) -> None:
+        """Replace what was learned by what `dump` gave. Raises `KeyError`, `ValueError`."""
 
 
 # --- workflows ----------------------------------------------------------------------------------

@@ -7,27 +7,16 @@ import logging
 import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import orjson
 
+from dispatcher.core.ports import Learned
 from workflows.tracker import Tracker
 
 log = logging.getLogger("headway.store")
 
 FORMAT = 1
 _BUSY_S = 2.0
-
-
-@runtime_checkable
-class Learned(Protocol):
-    """Something that learns, and can be put away and taken up again."""
-
-    def dump(self) -> Mapping[str, object]:
-        """What was learned, as plain JSON values."""
-
-    def load(self, state: Mapping[str, object]) -> None:
-        """Replace what was learned by what `dump` gave. Raises `KeyError`, `ValueError`."""
 
 
 class TrackerState:

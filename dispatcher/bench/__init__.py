@@ -1,0 +1,1 @@
+"""Benchmarks: simulated, live over HTTP, and the experiments of papers."""

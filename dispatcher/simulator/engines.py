@@ -1,0 +1,179 @@
+"""Plays one engine model in virtual time, from one change of its batch to the next.
+
+Iterations that differ only in the length of contexts are played at once. A call that comes in the
+middle of such a run cuts it at the end of the iteration that is under way, as an engine would let
+it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dispatcher.core.types import AttemptId
+from dispatcher.engine_model import EngineConfig, EngineModel, EngineRequest, StepResult
+from dispatcher.simulator.kernel import Kernel
+
+
+class Attempt(EngineRequest):
+    """One attempt of a call, inside an engine."""
+
+    __slots__ = ("attempt_id", "first_token_s", "streaming")
+
+    def __init__(
+        self,
+        attempt_id: AttemptId,
+        *,
+        prompt_tokens: int,
+        output_tokens: int,
+        arrival_s: float,
+        priority: int,
+        block_hashes: Sequence[int],
+        streaming: bool,
+    ) -> None:
+        super().__init__(
+            str(attempt_id),
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            arrival_s=arrival_s,
+            priority=priority,
+            block_hashes=block_hashes,
+        )
+        self.attempt_id = attempt_id
+        self.streaming = streaming
+        self.first_token_s: float | None = None
+
+
+class EnginePlayer:
+    """One engine. Tells of first tokens (of streams) and ends at the moment they exist."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        kernel: Kernel,
+        *,
+        on_first_token: Callable[[Attempt], None],
+        on_end: Callable[[Attempt], None],
+    ) -> None:
+        self.model = EngineModel(config)
+        self.busy_s = 0.0
+        """Time computed so far, up to the end of what is under way."""
+        self.output_tokens = 0
+        """Tokens of requests that have ended here, or were stopped."""
+        self._kernel = kernel
+        self._on_first_token = on_first_token
+        self._on_end = on_end
+        #: how many times as long as they should its iterations take
+        self._slowness = 1.0
+        self._asleep = True
+        #: raised whenever the moment of the next wake-up changes, so that the old one is ignored
+        self._version = 0
+        #: a run of alike iterations that has not been played yet: when it began, how many
+        self._run_began_s = 0.0
+        self._run = 0
+        #: what is under way otherwise; its tokens exist at the next wake-up
+        self._under_way = StepResult()
+
+    def add(self, attempt: Attempt) -> None:
+        """A request reaches the engine."""
+        self.model.add(attempt)
+        if self._asleep:
+            self._asleep = False
+            # whatever else comes at this moment joins the same iteration
+            self._wake_at(self._kernel.now_s)
+        elif self._run and self.model.running_count < self.model.config.max_num_seqs:
+            self._cut()
+
+    def abort(self, attempt: Attempt) -> None:
+        """Stop a request; nothing more is told of it."""
+        if self._run:
+            self._cut()
+        if self.model.abort(attempt.request_id):
+            self.output_tokens += attempt.generated
+
+    def slow_down(self, factor: float) -> None:
+        """Let iterations take so many times as long as they should, from the next one on."""
+        if self._run:
+            self._cut()
+        self._slowness = factor
+
+    def generated(self, attempt: Attempt) -> int:
+        """Return the tokens that exist of a request, at least those of the iterations over."""
+        if self._run:
+            return attempt.generated + self._iterations_over()
+        under_way = any(one is attempt for one in self._under_way.emitted)
+        return attempt.generated - under_way
+
+    # --- time ---
+
+    def _wake_at(self, at_s: float) -> None:
+        self._version += 1
+        self._kernel.at(at_s, self._wake, self._version)
+
+    def _wake(self, version: int) -> None:
+        if version != self._version:
+            return
+        if self._run:
+            result, self._run = self.model.glide(self._run), 0
+        else:
+            result = self._under_way
+        self._under_way = StepResult()
+        self._tell(result)
+        self._go_on()
+
+    def _tell(self, result: StepResult) -> None:
+        now_s = self._kernel.now_s
+        for attempt in result.emitted:
+            assert isinstance(attempt, Attempt)  # noqa: S101 - the player adds nothing else
+            if attempt.first_token_s is None:
+                attempt.first_token_s = now_s
+                if attempt.streaming:
+                    self._on_first_token(attempt)
+        for attempt in result.finished:
+            assert isinstance(attempt, Attempt)  # noqa: S101
+            self.output_tokens += attempt.generated
+            self._on_end(attempt)
+
+    def _go_on(self) -> None:
+        model, now_s = self.model, self._kernel.now_s
+        if not model.has_work:
+            self._asleep = True
+            return
+        self._run = model.alike_iterations()
+        if self._run:
+            self._run_began_s = now_s
+            duration_s = self._run_s(self._run)
+        else:
+            self._under_way = model.step(now_s)
+            duration_s = self._under_way.duration_s * self._slowness
+        self.busy_s += duration_s
+        self._wake_at(now_s + duration_s)
+
+    # --- runs of alike iterations ---
+
+    def _run_s(self, count: int) -> float:
+        return self.model.alike_s(count) * self._slowness
+
+    def _iterations_over(self) -> int:
+        """Return how many iterations of the run are over by now."""
+        spent_s = self._kernel.now_s - self._run_began_s
+        over, most = 0, self._run
+        while over < most:
+            middle = (over + most + 1) // 2
+            if self._run_s(middle) <= spent_s:
+                over = middle
+            else:
+                most = middle - 1
+        return over
+
+    def _cut(self) -> None:
+        """Let the run end with the iteration that is under way."""
+        count = self._iterations_over()
+        if self._run_began_s + self._run_s(count) < self._kernel.now_s or count == 0:
+            count += 1
+        if count >= self._run:
+            return
+        ends_s = self._run_began_s + self._run_s(count)
+        self.busy_s -= self._run_s(self._run) - self._run_s(count)
+        self._under_way = self.model.glide(count)
+        self._run = 0
+        self._wake_at(ends_s)

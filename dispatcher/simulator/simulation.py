@@ -1,0 +1,328 @@
+"""Drives the coordinator in virtual time: engines are played, clients follow a trace."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dispatcher import catalog
+from dispatcher.core import events as ev
+from dispatcher.core.commands import (
+    Abort,
+    Command,
+    Dispatch,
+    Preempt,
+    RecordCall,
+    RecordWorkflow,
+    Reject,
+    WakeAt,
+)
+from dispatcher.core.coordinator import Coordinator, Limits
+from dispatcher.core.errors import ConfigurationError
+from dispatcher.core.ports import Learned, LengthPredictor
+from dispatcher.core.types import (
+    AttemptId,
+    CallId,
+    CallSpec,
+    EngineGauges,
+    InstanceId,
+    Outcome,
+    Usage,
+)
+from dispatcher.registry import PolicyServices
+from dispatcher.simulator.clients import Clients, Hints
+from dispatcher.simulator.engines import Attempt, EnginePlayer
+from dispatcher.simulator.fleet import Fault, FaultKind, SimulatedEngine
+from dispatcher.simulator.kernel import Kernel
+from dispatcher.simulator.prefixes import block_hashes
+from dispatcher.traces import Played, PlayedInstance, Trace, TraceCall
+from workflows.tracker import Tracker
+
+SCRAPE_S = 1.0
+PROGRESS_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """What a scheduler has learned, as plain JSON values."""
+
+    predictors: Mapping[str, Mapping[str, object]]
+    """By what they predict; those that learn."""
+    workflows: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A trace played in a simulation, and what the scheduler has learned by its end."""
+
+    played: Played
+    learned: Experience = field(repr=False)
+
+
+def simulate(
+    trace: Trace,
+    fleet: Sequence[SimulatedEngine],
+    *,
+    policy: str,
+    params: Mapping[str, object] | None = None,
+    seed: int = 0,
+    learned: Experience | None = None,
+    lengths: LengthPredictor | None = None,
+    faults: Sequence[Fault] = (),
+    limits: Limits | None = None,
+    hints: Hints | None = None,
+) -> Simulated:
+    """Play a trace to its end. The same arguments give the same result, bit by bit.
+
+    Args:
+        trace: Work, by ascending arrival.
+        fleet: Engines, each of another id; at least one.
+        policy: Name in the catalog.
+        params: Its parameters; what is absent has a default.
+        seed: Of whatever chance the policy uses.
+        learned: What an earlier simulation had learned; `None`: the scheduler knows nothing.
+        lengths: Predictor of output lengths; `None`: the gateway's usual one.
+        faults: What happens to engines on the way.
+        limits: Bounds on what may wait; `None`: room for the whole trace, however long it waits.
+        hints: What clients tell; `None`: all they know.
+
+    Raises:
+        ConfigurationError: No engine, or two of one id.
+        HeadwayError: No such policy or parameter.
+    """
+    if not fleet or len({engine.instance_id for engine in fleet}) < len(fleet):
+        raise ConfigurationError("a simulated fleet needs engines, each with an id of its own")
+    if limits is None:
+        limits = Limits(max_calls=sum(len(w.calls) for w in trace) + 1, max_wait_s=float("inf"))
+    simulation = _Simulation(
+        fleet,
+        policy=policy,
+        params=params or {},
+        seed=seed,
+        learned=learned,
+        lengths=lengths,
+        limits=limits,
+    )
+    return simulation.play(trace, faults, hints or Hints())
+
+
+class _Simulation:
+    def __init__(
+        self,
+        fleet: Sequence[SimulatedEngine],
+        *,
+        policy: str,
+        params: Mapping[str, object],
+        seed: int,
+        learned: Experience | None,
+        lengths: LengthPredictor | None,
+        limits: Limits,
+    ) -> None:
+        self._kernel = Kernel()
+        self._fleet = {engine.instance_id: engine for engine in fleet}
+        services = PolicyServices(random=random.Random(seed))  # noqa: S311 - no secret
+        self._lengths = catalog.length_predictors().build(
+            catalog.DEFAULT_LENGTH_PREDICTOR, {}, services
+        )
+        self._costs = catalog.cost_models().build(catalog.DEFAULT_COST_MODEL, {}, services)
+        self._tracker = Tracker()
+        self._learners = {
+            name: part
+            for name, part in (("lengths", self._lengths), ("costs", self._costs))
+            if isinstance(part, Learned)
+        }
+        if learned is not None:
+            for name, state in learned.predictors.items():
+                self._learners[name].load(state)
+            self._tracker.restore(learned.workflows, 0.0)
+        self._coordinator = Coordinator(
+            policy=catalog.build_policy(policy, params, services),
+            tracker=self._tracker,
+            lengths=lengths or self._lengths,
+            costs=self._costs,
+            limits=limits,
+        )
+        self._players = {
+            instance_id: EnginePlayer(
+                engine.config,
+                self._kernel,
+                on_first_token=self._first_token,
+                on_end=self._attempt_over,
+            )
+            for instance_id, engine in self._fleet.items()
+        }
+        self._down: set[InstanceId] = set()
+        self._specs: dict[CallId, tuple[CallSpec, TraceCall]] = {}
+        self._out: dict[AttemptId, tuple[Attempt, InstanceId]] = {}
+        self._clients: Clients | None = None
+        self._executors: dict[type[Command], Callable[[Any], None]] = {
+            Dispatch: self._dispatch,
+            Preempt: self._preempt,
+            Abort: self._abort,
+            Reject: self._ignore,
+            WakeAt: self._wake_at,
+            RecordCall: self._record_call,
+            RecordWorkflow: self._ignore,
+        }
+
+    def play(self, trace: Trace, faults: Sequence[Fault], hints: Hints) -> Simulated:
+        kernel = self._kernel
+        for engine in self._fleet.values():
+            self._post(ev.InstanceUp(engine.spec))
+        for fault in faults:
+            kernel.at(fault.at_s, self._fault, fault)
+        model = min(next(iter(self._fleet.values())).spec.models)
+        clients = Clients(trace, kernel, self._arrive, model=model, hints=hints)
+        self._clients = clients
+        if any(engine.spec.seats is None for engine in self._fleet.values()):
+            kernel.at(SCRAPE_S, self._scrape)
+        if any(call.streaming for workflow in trace for call in workflow.calls):
+            kernel.at(PROGRESS_S, self._progress)
+        kernel.run(until=lambda: clients.done)
+        return Simulated(self._played(clients, trace), self._learned())
+
+    def _played(self, clients: Clients, trace: Trace) -> Played:
+        workflows = clients.workflows
+        first_s = trace[0].arrival_s if trace else 0.0
+        last_s = max((w.ended_s for w in workflows), default=first_s)
+        now_s = self._kernel.now_s
+        instances = {}
+        for instance in self._coordinator.fleet:
+            instance.integrate(now_s)
+            player = self._players[instance.instance_id]
+            instances[str(instance.instance_id)] = PlayedInstance(
+                busy_s=player.busy_s,
+                seat_s=instance.running_integral,
+                seats=instance.seats,
+                prefix_queries_tokens=player.model.prefix_queries_tokens,
+                prefix_hits_tokens=player.model.prefix_hits_tokens,
+                preemptions=player.model.preemptions,
+            )
+        return Played(workflows, clients.calls, last_s - first_s, instances)
+
+    def _learned(self) -> Experience:
+        return Experience(
+            {name: part.dump() for name, part in self._learners.items()},
+            self._tracker.snapshot(self._kernel.now_s),
+        )
+
+    # --- events ---
+
+    def _post(self, event: ev.Event) -> None:
+        for command in self._coordinator.handle(self._kernel.now_s, event):
+            self._executors[type(command)](command)
+        defects = self._coordinator.take_defects()
+        if defects:
+            raise defects[0]
+
+    def _arrive(self, spec: CallSpec, call: TraceCall) -> None:
+        self._specs[spec.call_id] = (spec, call)
+        self._post(ev.CallArrived(spec))
+
+    def _first_token(self, attempt: Attempt) -> None:
+        self._post(ev.FirstToken(attempt.attempt_id))
+
+    def _attempt_over(self, attempt: Attempt) -> None:
+        del self._out[attempt.attempt_id]
+        usage = Usage(attempt.prompt_tokens, attempt.generated, max(0, attempt.cached_tokens))
+        self._post(ev.AttemptEnded(attempt.attempt_id, Outcome.OK, usage))
+
+    def _scrape(self) -> None:
+        for instance_id, player in self._players.items():
+            if instance_id in self._down:
+                continue
+            model = player.model
+            running = sum(player.generated(a) for a, i in self._out.values() if i == instance_id)
+            gauges = EngineGauges(
+                running=model.running_count,
+                waiting=model.waiting_count,
+                kv_usage=model.kv_usage,
+                preemptions_total=model.preemptions,
+                output_tokens_total=player.output_tokens + running,
+            )
+            self._post(ev.InstanceObserved(instance_id, gauges))
+        self._kernel.at(self._kernel.now_s + SCRAPE_S, self._scrape)
+
+    def _progress(self) -> None:
+        for attempt, instance_id in list(self._out.values()):
+            if attempt.streaming and attempt.first_token_s is not None:
+                tokens = self._players[instance_id].generated(attempt)
+                self._post(ev.Progress(attempt.attempt_id, tokens))
+        self._kernel.at(self._kernel.now_s + PROGRESS_S, self._progress)
+
+    def _fault(self, fault: Fault) -> None:
+        instance_id = InstanceId(fault.instance_id)
+        match fault.kind:
+            case FaultKind.SLOW:
+                self._players[instance_id].slow_down(fault.factor)
+            case FaultKind.UP:
+                self._down.discard(instance_id)
+                self._post(ev.InstanceUp(self._fleet[instance_id].spec))
+            case FaultKind.DOWN:
+                self._down.add(instance_id)
+                self._post(ev.InstanceDown(instance_id))
+                lost = [a for a, i in self._out.values() if i == instance_id]
+                for attempt in lost:
+                    # what a client has seen the beginning of cannot begin again elsewhere
+                    seen = attempt.streaming and attempt.first_token_s is not None
+                    self._stop(attempt.attempt_id, Outcome.ENGINE_ERROR, retryable=not seen)
+                self._players[instance_id].model.reset_prefix_cache()
+
+    # --- commands ---
+
+    def _dispatch(self, command: Dispatch) -> None:
+        spec, call = self._specs[command.call_id]
+        engine = self._fleet[command.instance_id]
+        config = engine.config
+        attempt = Attempt(
+            command.attempt_id,
+            prompt_tokens=spec.prompt_tokens,
+            output_tokens=call.output_tokens,
+            arrival_s=self._kernel.now_s + engine.overhead_s,
+            priority=command.engine_priority,
+            block_hashes=block_hashes(call, config.block_size)
+            if config.enable_prefix_caching and call.prefix
+            else (),
+            streaming=call.streaming,
+        )
+        self._out[command.attempt_id] = (attempt, command.instance_id)
+        if engine.overhead_s > 0.0:
+            self._kernel.at(attempt.arrival_s, self._reach, attempt, command.instance_id)
+        else:
+            self._players[command.instance_id].add(attempt)
+
+    def _reach(self, attempt: Attempt, instance_id: InstanceId) -> None:
+        if attempt.attempt_id in self._out:
+            self._players[instance_id].add(attempt)
+
+    def _preempt(self, command: Preempt) -> None:
+        """As the gateway does: a call whose client has seen a part of it runs to its end."""
+        out = self._out.get(command.attempt_id)
+        if out is not None and not (out[0].streaming and out[0].first_token_s is not None):
+            self._kernel.at(self._kernel.now_s, self._stop, command.attempt_id, Outcome.PREEMPTED)
+
+    def _abort(self, command: Abort) -> None:
+        self._kernel.at(self._kernel.now_s, self._stop, command.attempt_id, Outcome.CANCELLED)
+
+    def _stop(self, attempt_id: AttemptId, outcome: Outcome, *, retryable: bool = False) -> None:
+        out = self._out.pop(attempt_id, None)
+        if out is None:
+            return
+        attempt, instance_id = out
+        player = self._players[instance_id]
+        tokens = player.generated(attempt)
+        player.abort(attempt)
+        self._post(ev.AttemptEnded(attempt_id, outcome, output_tokens=tokens, retryable=retryable))
+
+    def _wake_at(self, command: WakeAt) -> None:
+        self._kernel.at(command.at_s, self._post, ev.Tick())
+
+    def _record_call(self, command: RecordCall) -> None:
+        del self._specs[command.record.call_id]
+        if self._clients is not None:
+            self._clients.ended(command.record)
+
+    def _ignore(self, command: Command) -> None:
+        """Says nothing that a simulation needs."""
