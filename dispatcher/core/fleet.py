@@ -304,9 +304,17 @@ class Fleet:
 
     def compute_s(self, call: CallView, instance: InstanceView) -> float:
         """t_comp = t_pre + L_hat x TPOT (HexGen-Flow, Eq. 2)."""
-        done = call.generated_tokens / call.spec.seats
-        tokens = max(1.0, call.length.expected_tokens - done)
-        return self.prefill_s(call, instance) + tokens * self.tpot_s(instance)
+        # asked for every candidate of every call: kept flat
+        own = self._all[instance.spec.instance_id]
+        spec = call.spec
+        done = call.generated_tokens / spec.seats
+        uncached = (spec.prompt_tokens + done) * (1.0 - own.cached_share)
+        tokens = call.length.expected_tokens - done
+        tpot_s = own.tpot_s
+        if tpot_s is None:
+            tpot_s = self.tpot_s(own)
+        prefill_s = self._costs.prefill_s(own.spec.instance_id, uncached)
+        return prefill_s + (tokens if tokens > 1.0 else 1.0) * tpot_s
 
     def remaining_s(self, attempt: AttemptView, instance: InstanceView) -> float:
         """Remaining time: rem = t_pre [no first token] + TPOT x max(1, L_hat - g)."""

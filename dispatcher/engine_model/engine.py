@@ -149,14 +149,17 @@ class EngineModel:
         longest = self.config.max_model_len - 1
         count = longest
         for request in running:
-            if request.prompt_tokens + request.generated - request.computed > 1:
+            generated, computed = request.generated, request.computed
+            if request.prompt_tokens + generated - computed > 1:
                 return 0
-            left = request.output_tokens - request.generated
-            room = longest - request.computed
-            if left < count or room < count:
-                count = left if left < room else room
-        while count and self._blocks_for(count) > self._pool.free_blocks:
-            count //= 2
+            left = min(request.output_tokens - generated, longest - computed)
+            if left < count:
+                count = left
+        # every request takes up to a block more than its tokens fill
+        spare = self._pool.free_blocks - len(running)
+        if spare < 0 or count * len(running) > spare * self.config.block_size:
+            while count and self._blocks_for(count) > self._pool.free_blocks:
+                count //= 2
         return count
 
     def _somebody_may_join(self) -> bool:
@@ -195,7 +198,8 @@ class EngineModel:
         for request in self._running:
             before = request.computed
             after = request.computed = before + count
-            self._grow(request, after)
+            if after > request.blocks * block_size:
+                self._grow(request, after)
             if request.block_hashes and after // block_size != before // block_size:
                 self._publish(request, before // block_size, after // block_size)
             request.generated += count
@@ -232,12 +236,19 @@ class EngineModel:
     def _schedule_running(self, batch: list[tuple[EngineRequest, int]], result: StepResult) -> int:
         """Give running requests their tokens; return what is left of the token budget."""
         budget = self.config.max_num_batched_tokens
+        block_size = self.config.block_size
         running = self._running
         index = 0
         while index < len(running) and budget > 0:
             request = running[index]
-            new = min(request.prompt_tokens + request.generated - request.computed, budget)
-            while not self._grow(request, request.computed + new):
+            computed = request.computed
+            new = min(request.prompt_tokens + request.generated - computed, budget)
+            if computed + new <= request.blocks * block_size:
+                batch.append((request, new))
+                budget -= new
+                index += 1
+                continue
+            while not self._grow(request, computed + new):
                 victim = self._victim()
                 position = running.index(victim)
                 if position < index:
@@ -245,13 +256,10 @@ class EngineModel:
                     budget += self._unschedule(batch, victim)
                 self._preempt(victim, position, result)
                 if victim is request:
-                    break
-            else:
-                batch.append((request, new))
-                budget -= new
-                index += 1
-                continue
-            break  # it was its own victim: whoever follows is no better off
+                    return budget  # it was its own victim: whoever follows is no better off
+            batch.append((request, new))
+            budget -= new
+            index += 1
         return budget
 
     def _schedule_waiting(
