@@ -27,11 +27,13 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run-ready: $(BIN)/python requirements/run.lock pyproject.toml
+	@echo "installing what serving needs into $(VENV) ..."
 	$(BIN)/python -m pip install $(PIP_FLAGS) --require-hashes -r requirements/run.lock
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --no-build-isolation -e .
 	touch $@
 
 $(VENV)/.dev-ready: $(VENV)/.run-ready requirements/dev.lock
+	@echo "installing the development tools into $(VENV) ..."
 	$(BIN)/python -m pip install $(PIP_FLAGS) --require-hashes -r requirements/dev.lock
 	touch $@
 

@@ -20,7 +20,7 @@ from dispatcher.config import Settings, load_settings
 from dispatcher.core.errors import ConfigurationError, HeadwayError
 from dispatcher.emulator.fleet import run_fleet
 from dispatcher.emulator.settings import EmulatorSettings
-from dispatcher.gateway.about import VERSION
+from dispatcher.gateway.about import VERSION, counted
 from dispatcher.gateway.server import serve as serve_gateway
 
 app = typer.Typer(
@@ -33,6 +33,22 @@ _out = Console()
 _err = Console(stderr=True)
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file")]
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        _out.print(VERSION)
+        raise typer.Exit
+
+
+@app.callback()
+def headway(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Take what holds for no command in particular."""
 
 
 @app.command()
@@ -73,13 +89,17 @@ def serve(
             )
         except HeadwayError as error:
             _fail(str(error))
+    _out.print("Headway has ended.")
 
 
 @app.command()
 def emulate(  # noqa: PLR0917 - these are options
     gpu: Annotated[str, typer.Option(help="GPU type whose speed and memory are played")] = "A100",
     tp: Annotated[int, typer.Option(min=1, help="GPUs that share the model")] = 1,
-    model: Annotated[str | None, typer.Option(help="served model name")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="served model name", show_default="of the size, such as llama-3.1-8b"),
+    ] = None,
     size: Annotated[str, typer.Option(help="8b, 13b or 70b")] = "8b",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one")] = 8000,
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
@@ -143,7 +163,7 @@ def policies() -> None:
 def check_config(file: Annotated[Path, typer.Argument(help="YAML file")]) -> None:
     """Validate a configuration; says which key is wrong and what was expected."""
     settings = _load(file, {})
-    engines = f"{len(settings.engines)} engines"
+    engines = counted(len(settings.engines), "engine")
     if not settings.engines:
         engines = "no engines (the embedded fleet would run)"
     _out.print(
@@ -175,7 +195,7 @@ def _load(path: Path | None, overrides: dict[str, object]) -> Settings:
 
 def _announce(settings: Settings, url: str) -> None:
     _out.print(f"Headway {VERSION} listens on [bold]{url}[/] (docs: {url}/docs)", soft_wrap=True)
-    _out.print(f"Policy {settings.policy.name}, {len(settings.engines)} engines")
+    _out.print(f"Policy {settings.policy.name}, {counted(len(settings.engines), 'engine')}")
 
 
 def _log_to_terminal() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dispatcher.core.types import Outcome
 from workflows.model import Call, State, Visit, Workflow
 
 
@@ -31,13 +32,16 @@ def line(workflow: Workflow, now_s: float) -> dict[str, object]:
     outcome = workflow.outcome if over else None
     until_s = workflow.ended_s if workflow.ended_s is not None else now_s
     elapsed_s = until_s - workflow.started_s
+    # one that was cancelled has neither kept nor missed anything
+    judged = outcome is not None and outcome is not Outcome.CANCELLED
+    met_slo = outcome is Outcome.OK and elapsed_s <= workflow.slo_s if judged else None
     return {
         "id": workflow.workflow_id,
         "workflow": workflow.application,
         "tenant": workflow.tenant,
         "state": workflow.state.value,
         "outcome": None if outcome is None else outcome.value,
-        "met_slo": None if outcome is None else outcome == "ok" and elapsed_s <= workflow.slo_s,
+        "met_slo": met_slo,
         "slo_s": workflow.slo_s,
         "elapsed_s": elapsed_s,
         "calls": workflow.calls_total,

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from dispatcher.catalog import build_policy
 from dispatcher.config.mistakes import explain
-from dispatcher.config.settings import Settings
+from dispatcher.config.settings import PolicySettings, Settings
 from dispatcher.config.sources import Sources
 from dispatcher.core.errors import BadParameterError, ConfigurationError, UnknownNameError
 from dispatcher.registry import PolicyServices
@@ -36,27 +36,33 @@ def load_settings(
     sources = Sources(path)
     sources.add_environment(os.environ, list(Settings.model_fields))
     sources.add_options(overrides or {})
+    mistakes = _policy_mistakes(sources)
     try:
         settings = Settings.model_validate(sources.data)
     except ValidationError as error:
         # not chained: it holds the whole input, keys included
-        raise ConfigurationError(explain(error, sources)) from None
-    _check_policy(settings, sources)
+        raise ConfigurationError("\n".join([explain(error, sources), *mistakes])) from None
+    if mistakes:
+        raise ConfigurationError("\n".join(mistakes))
     return settings
 
 
-def _check_policy(settings: Settings, sources: Sources) -> None:
+def _policy_mistakes(sources: Sources) -> list[str]:
     """Build it once: its name and parameters are the catalog's to judge."""
-    policy = settings.policy
+    try:
+        policy = PolicySettings.model_validate(sources.data.get("policy", {}))
+    except ValidationError:
+        return []  # told with the rest of what does not fit
     try:
         services = PolicyServices(random=random.Random(0))  # noqa: S311 - nothing is drawn to last
         build_policy(policy.name, policy.params, services)
     except UnknownNameError as error:
         at = ("policy", "name")
-        raise ConfigurationError(f"{sources.origin(at)}: policy.name: {error}") from error
+        return [f"{sources.origin(at)}: policy.name: {error}"]
     except BadParameterError as error:
         at = ("policy", "params")
-        raise ConfigurationError(f"{sources.origin(at)}: policy.params: {error}") from error
+        return [f"{sources.origin(at)}: policy.params: {error}"]
+    return []
 
 
 def reload_settings(

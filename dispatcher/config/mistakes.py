@@ -33,7 +33,7 @@ def explain(error: ValidationError, sources: Sources) -> str:
         if mistake["type"] in _EXPECTED and origin.startswith(ENVIRONMENT):
             message += " as JSON"
         if mistake["type"] == "extra_forbidden":
-            message = f"unknown key; expected one of {', '.join(_siblings(at))}"
+            message = f"unknown key; expected one of {', '.join(known_keys(Settings, at))}"
         elif mistake["type"] not in ("missing", "twin"):
             shown = _shown(at, mistake["type"], mistake["input"])
             message += f", not {shown}" if shown and shown not in message else ""
@@ -51,14 +51,16 @@ def _shown(at: Sequence[str], kind: str, value: object) -> str:
     return f"a {_KINDS.get(type(value), 'value')}" if kind.endswith("_type") else ""
 
 
-def _siblings(at: Sequence[str]) -> list[str]:
-    """Keys that are known where an unknown one was found."""
-    if len(at) == 1:
-        return list(Settings.model_fields)
-    return list(_section(Settings.model_fields[at[0]].annotation).model_fields)
+def known_keys(section: type[BaseModel], at: Sequence[str]) -> list[str]:
+    """Keys that are known where an unknown one was found, `at` counted from a section."""
+    for part in at[:-1]:
+        # positions in lists, and names in mappings of sections, are no keys
+        if part in section.model_fields:
+            section = _section(section.model_fields[part].annotation) or section
+    return list(section.model_fields)
 
 
-def _section(annotation: Any) -> type[BaseModel]:
-    """The model in `Model`, `tuple[Model, ...]` or `Mapping[str, Model]`."""
+def _section(annotation: Any) -> type[BaseModel] | None:
+    """The model in `Model`, `Model | None`, `tuple[Model, ...]` or `Mapping[str, Model]`."""
     inner = [part for part in (annotation, *get_args(annotation)) if isinstance(part, type)]
-    return next(part for part in inner if issubclass(part, BaseModel))
+    return next((part for part in inner if issubclass(part, BaseModel)), None)

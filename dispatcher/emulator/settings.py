@@ -23,7 +23,9 @@ class EmulatorSettings(BaseModel):
     gpu: str = Field("A100-80G", description="GPU type whose speed and memory are played")
     tp: int = Field(1, ge=1, description="GPUs that share the model")
     size: str = Field("8b", description="model shape: 8b, 13b or 70b")
-    model: str | None = Field(None, description="served model name; default: the shape's title")
+    model: str | None = Field(
+        None, description="served model name; default: as the size's model, llama-3.1-8b"
+    )
     aliases: tuple[str, ...] = Field((), description="further served model names")
     time_scale: float = Field(1.0, gt=0, description="how many times faster than real time")
     max_num_seqs: int = Field(256, ge=1, description="seats")
@@ -59,7 +61,7 @@ class EmulatorSettings(BaseModel):
     @property
     def served_names(self) -> tuple[str, ...]:
         """Names that requests may ask for, the answering one first."""
-        return (self.model or model_profile(self.size).title, *self.aliases)
+        return (self.model or model_profile(self.size).title.lower(), *self.aliases)
 
     def engine_config(self) -> EngineConfig:
         """Return the engine model's launch parameters.

@@ -9,11 +9,14 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from dispatcher.config import Settings
+from dispatcher.config.mistakes import known_keys
 from dispatcher.gateway.about import VERSION
 from dispatcher.gateway.admin.routes import admin_routes
 from dispatcher.gateway.api.intake import request_id_or_new
@@ -175,11 +178,25 @@ async def _validation_error(request: Request, error: Exception) -> Response:
         raise error
     first = error.errors()[0]
     no_json = first["type"] == "json_invalid"
-    where = "" if no_json else ".".join(str(part) for part in first["loc"][1:])
+    at = [] if no_json else [str(part) for part in first["loc"][1:]]
+    where = ".".join(at)
     status = 400 if no_json or request.url.path.startswith(WORKFLOWS) else 422
     what = str(first["msg"]).removeprefix("Value error, ")
+    model = _body_model(request)
+    if no_json:
+        what = f"The body is not JSON: {first['ctx']['error']} at character {first['loc'][1]}."
+    elif first["type"] == "extra_forbidden" and model is not None:
+        what = f"unknown key; expected one of {', '.join(known_keys(model, at))}"
     message = f"{where}: {what}" if where else what
     return _response(ApiError(status, message, param=where or None, code="invalid_body"))
+
+
+def _body_model(request: Request) -> type[BaseModel] | None:
+    """What the body of a route of ours has to fit."""
+    route = request.scope.get("route")
+    field = route.body_field if isinstance(route, APIRoute) else None
+    model = None if field is None else field.field_info.annotation
+    return model if isinstance(model, type) and issubclass(model, BaseModel) else None
 
 
 async def _defect(request: Request, error: Exception) -> Response:

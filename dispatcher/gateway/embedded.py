@@ -12,7 +12,6 @@ import orjson
 
 from dispatcher.config import EmbeddedSettings, EngineSettings
 from dispatcher.core.errors import HeadwayError
-from dispatcher.core.gpu_profiles import model_profile
 
 log = logging.getLogger("headway.embedded")
 
@@ -47,7 +46,6 @@ class EmbeddedFleet:
                 "max_num_seqs": own.max_num_seqs,
                 # one seed for all: a call's length must not depend on where it runs
                 "seed": own.seed,
-                "model": model_profile(own.size).title.lower(),
                 "replies": replies_path(),
                 "port": 0,
             }

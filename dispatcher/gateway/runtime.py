@@ -105,6 +105,7 @@ class Gateway:
         self.closing = False
         self._store = None if settings.store.path is None else Store(Path(settings.store.path))
         self._saver: asyncio.Task[None] | None = None
+        self._grace: asyncio.Timeout | None = None
         #: by response id: the tenant's scope, and the engine that holds it
         self._responses: OrderedDict[str, tuple[str, str]] = OrderedDict()
         #: what alpha was from when on, and why; newest last
@@ -134,10 +135,8 @@ class Gateway:
     async def drain(self, grace_s: float) -> bool:
         """Wait for what is here; False where some of it had to be cut off."""
         self.begin_shutdown()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                await self._wait_idle()
-                return True
+        if await self._idle_within(grace_s):
+            return True
         self.guests.cut_off()
         self.driver.cancel_all(lambda: rejection(RejectReason.SHUTDOWN, 1.0))
         await self.driver.wait_idle()
@@ -147,9 +146,21 @@ class Gateway:
                 await self.guests.wait_none()
         return False
 
-    async def _wait_idle(self) -> None:
-        await self.guests.wait_none()
-        await self.driver.wait_idle()
+    def end_grace(self) -> None:
+        """Whoever drains waits no longer: what is here is cut off now."""
+        if self._grace is not None and not self._grace.expired():
+            self._grace.reschedule(asyncio.get_running_loop().time())
+
+    async def _idle_within(self, grace_s: float) -> bool:
+        try:
+            async with asyncio.timeout(grace_s) as self._grace:
+                await self.guests.wait_none()
+                await self.driver.wait_idle()
+        except TimeoutError:
+            return False
+        finally:
+            self._grace = None
+        return True
 
     async def stop(self) -> None:
         """End; whatever is still alive is cut off. Saves what was learned."""
@@ -205,26 +216,34 @@ class Gateway:
                 where they refuse the gateway's keys, else 503.
         """
         served = self.settings.models.aliases.get(name, name)
-        known = self.fleet.known_models()
+        known = self._known_models()
         if served in known:
             return served
-        if not known:
-            refusing = [e.settings.id for e in self.fleet.engines if e.refuses_key]
-            if refusing and len(refusing) == len(self.fleet.engines):
-                why = f"Engine {refusing[0]} does not take the gateway's key."
-                raise ApiError(502, why, code="engine_auth")
-            raise rejection(RejectReason.NO_ENGINE, 1.0, "no engine has answered yet")
         aliases = [a for a, m in self.settings.models.aliases.items() if m in known]
         names = ", ".join(sorted(known | set(aliases))[:50])
-        raise ApiError(
-            404,
-            f"The model `{name}` does not exist. There are: {names}.",
-            param="model",
-            code="model_not_found",
-        )
+        why = f"The model `{name}` does not exist."
+        if served != name:
+            why = f"The model `{name}` stands for `{served}`, which no engine serves."
+        raise ApiError(404, f"{why} There are: {names}.", param="model", code="model_not_found")
+
+    def _known_models(self) -> set[str]:
+        """What is served, or was when it was last seen. Raises the `ApiError` of a cold fleet."""
+        known = self.fleet.known_models()
+        if known:
+            return known
+        refusing = [e.settings.id for e in self.fleet.engines if e.refuses_key]
+        if refusing and len(refusing) == len(self.fleet.engines):
+            why = f"Engine {refusing[0]} does not take the gateway's key."
+            raise ApiError(502, why, code="engine_auth")
+        raise rejection(RejectReason.NO_ENGINE, 1.0, "no engine has answered yet")
 
     def only_model(self) -> str | None:
-        """The model that is meant where a body names none: the only one there is."""
+        """The model that is meant where a body names none: the only one there is.
+
+        Raises:
+            ApiError: As `resolve_model`, while no engine has said what it serves.
+        """
+        self._known_models()
         firsts = {e.served.models[0] for e in self.fleet.engines if e.served}
         return firsts.pop() if len(firsts) == 1 else None
 

@@ -16,7 +16,8 @@ from types import FrameType
 import uvicorn
 
 from dispatcher.config import Settings, reload_settings
-from dispatcher.core.errors import ConfigurationError
+from dispatcher.core.errors import ConfigurationError, HeadwayError
+from dispatcher.gateway.about import counted
 from dispatcher.gateway.app import create_app
 from dispatcher.gateway.embedded import EmbeddedFleet
 from dispatcher.gateway.runtime import Gateway
@@ -30,10 +31,14 @@ _COLLECT_AT = (10_000, 10, 10)
 """Objects that have come without going, before the collector looks for cycles among them."""
 
 
+class ListenError(HeadwayError):
+    """The gateway cannot listen where it was told to."""
+
+
 class GatewayServer(uvicorn.Server):
     """Ends in two steps: turn new calls away and finish what is here, then close.
 
-    A second signal ends it at once.
+    A second signal ends the first step; a third one waits for no client at all.
     """
 
     def __init__(self, config: uvicorn.Config, grace_s: float) -> None:
@@ -41,6 +46,7 @@ class GatewayServer(uvicorn.Server):
         self._grace_s = grace_s
         self.gateway: Gateway | None = None
         self._draining: asyncio.Task[None] | None = None
+        self._hurried = False
         self._loop: asyncio.AbstractEventLoop | None = None
         #: hears once it listens
         self.on_listening: Callable[[], None] | None = None
@@ -60,22 +66,33 @@ class GatewayServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal has come; called between two bytecodes, so it only leaves a note."""
-        if self._loop is None or self.gateway is None or self._draining is not None:
+        if self._loop is None or self.gateway is None or self._hurried:
             self.should_exit = self.force_exit = True
             return
-        self._loop.call_soon_threadsafe(self._begin_drain)
+        self._loop.call_soon_threadsafe(self._told_to_end, self.gateway)
 
-    def _begin_drain(self) -> None:
+    def _told_to_end(self, gateway: Gateway) -> None:
         if self._draining is None:
-            self._draining = asyncio.get_running_loop().create_task(self._drain())
+            self._draining = asyncio.get_running_loop().create_task(self._drain(gateway))
+        else:
+            self._hurried = True
+            gateway.end_grace()
 
-    async def _drain(self) -> None:
-        gateway = self.gateway
-        if gateway is not None:
-            log.info("ending: %d requests are here", gateway.guests.count)
-            if not await gateway.drain(self._grace_s):
-                log.warning("ending: requests were cut off after %g s", self._grace_s)
+    async def _drain(self, gateway: Gateway) -> None:
+        here = gateway.guests.count
+        if here:
+            log.info("ending: waiting up to %g s for %s", self._grace_s, counted(here, "request"))
+        # a second signal may have come before this began
+        if not await gateway.drain(0.0 if self._hurried else self._grace_s):
+            why = "by a second signal" if self._hurried else f"after {self._grace_s:g} s"
+            log.warning("ending: what was left was cut off %s", why)
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close; even in a hurry the gateway saves what it has learned."""
+        await super().shutdown(sockets)
+        if self.force_exit and self.gateway is not None:
+            await self.lifespan.shutdown()
 
 
 async def serve(
@@ -95,14 +112,20 @@ async def serve(
 
     Raises:
         EmbeddedFleetError: The embedded fleet did not come up.
-        SystemExit: The port is taken (uvicorn has said so).
+        ListenError: The port is taken, or the address is not one of this machine's.
     """
     async with contextlib.AsyncExitStack() as stack:
+        sockets = _listening(settings.server.host, settings.server.port)
+        for one in sockets:
+            stack.callback(one.close)
         time_scale = 1.0
+        configured = settings
         embedded = not settings.engines
         if embedded:
             fleet = await stack.enter_async_context(EmbeddedFleet(settings.embedded))
-            settings = settings.model_copy(update={"engines": fleet.engines})
+            configured = settings.model_copy(update={"engines": fleet.engines})
+            store = settings.store.model_copy(update={"path": _apart(settings.store.path)})
+            settings = configured.model_copy(update={"store": store})
             time_scale = settings.embedded.time_scale
         server: GatewayServer | None = None
 
@@ -130,13 +153,54 @@ async def serve(
         if on_ready is not None:
             host = settings.server.host
             server.on_listening = functools.partial(_tell, on_ready, settings, server, host)
-        reload = _Reload(server, settings, config_path, overrides, embedded)
+        reload = _Reload(server, configured, config_path, overrides, embedded)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         try:
             with _rarely_collected():
-                await server.serve()
+                await server.serve(sockets)
         finally:
             asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+
+
+def _listening(host: str, port: int) -> list[socket.socket]:
+    """Sockets as asyncio would open them; whoever connects already waits until it serves.
+
+    Raises:
+        ListenError: Says what to do about it.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            one = socket.socket(family, kind, protocol)
+            sockets.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind(address)
+            one.listen(_BACKLOG)
+            one.setblocking(False)
+    except OSError as error:
+        for one in sockets:
+            one.close()
+        raise ListenError(
+            f"cannot listen on {host}, port {port}: {error.strerror};"
+            " --port or --host (server.port, server.host) name another place, --port 0 a free port"
+        ) from error
+    return sockets
+
+
+def _apart(path: str | None) -> str | None:
+    """Where an embedded fleet's learned state goes: toys are to teach nothing about real engines.
+
+    Example:
+        >>> _apart("/var/lib/headway.sqlite")
+        '/var/lib/headway-embedded.sqlite'
+    """
+    if path is None:
+        return None
+    whole = Path(path)
+    return str(whole.parent / f"{whole.stem}-embedded{whole.suffix}")
 
 
 @contextlib.contextmanager

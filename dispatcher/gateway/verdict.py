@@ -90,6 +90,11 @@ def judge(engine_id: str, response: EngineResponse, refusal: bytes) -> Failure |
     return None
 
 
+def is_unknown_route(refusal: bytes) -> bool:
+    """Whether a 404 is of an engine without that endpoint: so FastAPI words it, vLLM never."""
+    return refusal == b'{"detail":"Not Found"}'
+
+
 async def send_whole(send: Send, status: int, headers: RawHeaders, body: bytes) -> None:
     """Send one whole answer, such as an engine's refusal."""
     await send({"type": "http.response.start", "status": status, "headers": headers})

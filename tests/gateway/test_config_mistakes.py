@@ -135,6 +135,18 @@ def test_what_else_can_be_wrong_with_a_file(tmp_path: Path, text: str, said: str
     assert said in refusal(write(tmp_path, text))
 
 
+@pytest.mark.parametrize("wrong", ["name: nope", "params: {alpha: 7}"])
+def test_a_wrong_policy_and_other_mistakes_are_told_at_once(tmp_path: Path, wrong: str) -> None:
+    twins = f"tenants: [{{name: a, api_key: {SECRET}}}, {{name: a, api_key: {SECRET}-2}}]\n"
+    said = refusal(write(tmp_path, f"policy: {{{wrong}}}\n{twins}")).splitlines()
+    assert [line.split(": ")[1] for line in said] == [
+        "tenants.1.name",
+        f"policy.{wrong.partition(':')[0]}",
+    ]
+    both = refusal(write(tmp_path, f"policy: {{{wrong}, x: 1}}\n")).splitlines()
+    assert [line.split(": ")[1] for line in both] == ["policy.x"]
+
+
 UNUSABLE_ENGINES = [
     ("url", "http://h:99999"),
     ("url", "http://h:0"),
@@ -291,6 +303,8 @@ def test_check_config_says_one_mistake_a_line_and_no_secret(tmp_path: Path) -> N
     right = CliRunner().invoke(cli.app, ["check-config", str(path)])
     assert (right.exit_code, right.stderr) == (0, "")
     assert right.stdout == f"{path} is valid: policy hexgen-flow, 2 engines\n"
+    one = write(tmp_path, {"engines": [{"id": "a", "url": "http://a"}]})
+    assert CliRunner().invoke(cli.app, ["check-config", str(one)]).stdout.endswith(", 1 engine\n")
     write(tmp_path, {**SECRETIVE, "engines": SECRETIVE["engines"][0], "tenants": SECRET})
     wrong = CliRunner().invoke(cli.app, ["check-config", str(path)])
     assert wrong.exit_code == 2

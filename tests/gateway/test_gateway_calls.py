@@ -7,6 +7,7 @@ import json
 
 import pytest
 from gateway_harness import (
+    MODEL,
     Gate,
     answer,
     chat_body,
@@ -85,6 +86,30 @@ async def test_an_alias_is_resolved_for_the_engine() -> None:
         listed = (await running.http.get("/v1/models")).json()["data"]
         assert {model["id"] for model in listed} == {"gpt-4o", "llama-3.1-8b"}
         assert (await running.http.get("/v1/models/gpt-4o")).json()["root"] == "llama-3.1-8b"
+
+
+async def test_an_alias_of_what_nobody_serves_is_told_with_both_names() -> None:
+    models = {"aliases": {"gpt-4o": "llama-3.1-70b"}}
+    async with scripted(ok) as (engine,), gateway([engine.url], models=models) as running:
+        answer = await running.http.post(
+            "/v1/chat/completions", json={**chat_body(), "model": "gpt-4o"}
+        )
+        assert answer.status_code == 404
+        error = answer.json()["error"]
+        assert (error["param"], error["code"]) == ("model", "model_not_found")
+        assert "`gpt-4o` stands for `llama-3.1-70b`, which no engine serves" in error["message"]
+
+
+async def test_while_no_engine_has_answered_a_call_hears_so_whether_or_not_it_names_a_model() -> (
+    None
+):
+    async with gateway(["http://127.0.0.1:9"], expect_up=0) as running:
+        assert (await running.http.get("/ready")).status_code == 503
+        for model in ({}, {"model": None}, {"model": MODEL}):
+            body = {"messages": [{"role": "user", "content": "hi"}], **model}
+            answer = await running.http.post("/v1/chat/completions", json=body)
+            assert answer.status_code == 503
+            assert answer.json()["error"]["code"] == "no_engine"
 
 
 @pytest.mark.parametrize("status", [400, 404, 413, 422])

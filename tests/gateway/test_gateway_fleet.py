@@ -342,3 +342,14 @@ async def test_the_scheduler_hears_how_many_tokens_an_engine_has_written() -> No
     async with serving(engine.app()) as engine.url, gateway([engine.url]) as running:
         (instance,) = running.gateway.coordinator.fleet
         await running.until(lambda: instance.gauges.output_tokens_total == 41)
+
+
+async def test_an_engine_that_is_down_from_the_start_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with gateway(["http://127.0.0.1:9"], expect_up=0) as running:
+        engine = only(running)
+        await running.until(lambda: engine.failures > 5)
+    said = [r.getMessage() for r in caplog.records if r.name == "headway.fleet"]
+    assert len(said) == 1
+    assert said[0].startswith("engine e0 is down from the start: ")

@@ -124,7 +124,7 @@ async def test_a_declaration_that_does_not_fit(
         ({"url": "ftp://h"}, "url", "expected http"),
         ({"url": "http://user:pass@h"}, "url", "api_key"),
         ({"seats": 0}, "seats", "seats: expected auto, or a whole number"),
-        ({"seat": 1}, "seat", "seat"),
+        ({"seat": 1}, "seat", "seat: unknown key; expected one of id, url, gpu, "),
     ],
 )
 async def test_an_engine_that_cannot_be(
@@ -275,3 +275,57 @@ async def test_a_number_or_flag_in_a_header_is_read_strictly(
     assert response.status_code == 400
     assert response.json()["error"]["param"] == name
     assert response.json()["error"]["code"] == "invalid_header"
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", None])
+async def test_a_body_of_ours_is_json_whatever_it_calls_itself(
+    running: Running, kind: str | None
+) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    cases = [
+        ("PUT", "/admin/policy", {"name": "vllm"}, 200),
+        ("POST", "/admin/engines", {"id": "new", "url": "http://127.0.0.1:9"}, 201),
+        ("POST", "/v1/workflows", {"workflow": "text2sql"}, 201),
+    ]
+    for method, path, body, status in cases:
+        raw = json.dumps(body).encode()
+        answer = await running.http.request(method, path, content=raw, headers=headers)
+        assert answer.status_code == status
+        answer = await running.http.request(method, path, content=raw[:-1], headers=headers)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"].startswith("The body is not JSON: ")
+    assert (await running.http.get("/admin/policy")).json()["name"] == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "keys"),
+    [
+        ("/admin/policy", {"name": "vllm", "parms": {}}, "name, params"),
+        ("/v1/workflows", {"slo": 1}, "id, workflow, slo_ms, stages"),
+        (
+            "/v1/workflows",
+            {"stages": [{"name": "a", "widht": 2}]},
+            "name, width, prompt_tokens, output_tokens, after",
+        ),
+    ],
+)
+async def test_an_unknown_key_is_told_which_there_are(
+    running: Running, path: str, body: dict[str, Any], keys: str
+) -> None:
+    method = "PUT" if path == "/admin/policy" else "POST"
+    answer = await running.http.request(method, path, json=body)
+    error = answer.json()["error"]
+    assert error["message"] == f"{error['param']}: unknown key; expected one of {keys}"
+
+
+@pytest.mark.parametrize("token", [None, "t0ken"])
+async def test_pages_of_other_sites_cannot_use_an_open_admin_api(token: str | None) -> None:
+    server = {"admin_token": token}
+    async with scripted(ok) as (engine,), gateway([engine.url], server=server) as running:
+        bearer = {} if token is None else {"authorization": f"Bearer {token}"}
+        path = "/admin/engines/e0/drain"
+        for origin in ("https://elsewhere.example", "null"):
+            foreign = await running.http.post(path, headers={**bearer, "origin": origin})
+            assert foreign.status_code == (403 if token is None else 200)
+        own = await running.http.delete(path, headers={**bearer, "origin": running.url})
+        assert own.status_code == 200

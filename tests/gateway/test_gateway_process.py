@@ -80,7 +80,7 @@ async def test_the_embedded_fleet_serves_and_ends_with_the_gateway(tmp_path: Pat
                 except httpx.ConnectError:
                     continue
                 raise AssertionError("an embedded engine outlived the gateway")
-    assert (tmp_path / "headway.sqlite").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["headway-embedded.sqlite"]
 
 
 async def test_sigterm_finishes_what_is_here(tmp_path: Path) -> None:

@@ -109,6 +109,31 @@ async def test_what_every_engine_fails_is_told_in_openai_shape(
         assert (response.headers.get("retry-after") == "7") is (seen in (429, 503))
 
 
+async def has_no_such_route(request: Request, body: dict[str, object]) -> Response:
+    return JSONResponse({"detail": "Not Found"}, status_code=404)
+
+
+async def test_an_engine_without_the_endpoint_is_passed_over() -> None:
+    async with before(has_no_such_route, embeds) as (engines, running):
+        response = await embed(running)
+        assert (response.status_code, response.json()) == (200, EMBEDDED)
+        assert len(engines[0].bodies) == 1
+        # that is no failure of it
+        assert 'headway_retries_total{reason="' not in (await running.http.get("/metrics")).text
+
+
+async def test_an_endpoint_that_no_engine_has_is_told_in_openai_shape() -> None:
+    async with before(has_no_such_route, has_no_such_route) as (_, running):
+        response = await embed(running)
+        assert response.status_code == 404
+        error = response.json()["error"]
+        assert (
+            error["message"]
+            == f"No engine that is up takes /v1/embeddings for the model `{MODEL}`."
+        )
+        assert (error["type"], error["code"]) == ("not_found_error", "unknown_route")
+
+
 @pytest.mark.parametrize("status", [400, 404, 413, 422])
 async def test_an_engines_refusal_passes_unchanged(status: int) -> None:
     refuses = failing(status, "not so")

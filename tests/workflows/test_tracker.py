@@ -477,6 +477,21 @@ def test_explain_tells_what_was_decided_and_what_came_of_it() -> None:
     assert (call["output_tokens"], call["outcome"], call["attempts"]) == (40, "ok", 1)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "met"),
+    [(Outcome.OK, True), (Outcome.ENGINE_ERROR, False), (Outcome.CANCELLED, None)],
+)
+def test_a_cancelled_workflow_has_neither_kept_nor_missed_its_slo(
+    outcome: Outcome, met: bool | None
+) -> None:
+    world = World()
+    world.arrive("a", slo_s=60.0)
+    assert world.explain()["met_slo"] is None
+    world.at(5).end("a", outcome)
+    world.tracker.finish(W, 5.0, cancelled=outcome is Outcome.CANCELLED)
+    assert world.explain()["met_slo"] is met
+
+
 def test_ended_workflows_are_remembered_within_bounds() -> None:
     world = World(TrackerSettings(max_finished=3, finished_s=100.0))
     for number in range(5):

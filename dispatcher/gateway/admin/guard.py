@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+from urllib.parse import urlsplit
 
 from fastapi import Request
 
@@ -17,7 +18,8 @@ def check_admin(gateway: Gateway, request: Request) -> None:
     """Let an administrator pass.
 
     Raises:
-        ApiError: 401 without the token, 403 from elsewhere where no token is set.
+        ApiError: 401 without the token; where none is set, 403 from another machine or from a web
+            page of somebody else's, which a browser on this machine may be showing.
     """
     token = gateway.settings.server.admin_token
     if token is None:
@@ -25,6 +27,13 @@ def check_admin(gateway: Gateway, request: Request) -> None:
             raise ApiError(
                 403,
                 "The admin API answers this machine only, since server.admin_token is not set.",
+                code="admin_loopback_only",
+            )
+        if _is_foreign_page(request):
+            raise ApiError(
+                403,
+                "The admin API answers no page of another site, since server.admin_token is not"
+                " set.",
                 code="admin_loopback_only",
             )
         return
@@ -36,6 +45,12 @@ def check_admin(gateway: Gateway, request: Request) -> None:
             code="invalid_admin_token",
             headers=[(b"www-authenticate", b"Bearer")],
         )
+
+
+def _is_foreign_page(request: Request) -> bool:
+    """Browsers name the site of a page that has them send something; other clients do not."""
+    origin = request.headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc != request.headers.get("host")
 
 
 def _is_loopback(request: Request) -> bool:

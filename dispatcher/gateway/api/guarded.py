@@ -26,7 +26,11 @@ def guarded(gateway: Gateway, check: Callable[[Request], object]) -> type[APIRou
     """
 
     class GuardedRoute(APIRoute):
-        """Checks the caller, then reads a body of at most `server.max_body_mb`."""
+        """Checks the caller, then reads a body of at most `server.max_body_mb`.
+
+        It is taken for JSON whatever its content type, as the scheduled endpoints take theirs:
+        what curl sends calls itself a form.
+        """
 
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             """FastAPI's own handler, with the guard before it."""
@@ -40,11 +44,17 @@ def guarded(gateway: Gateway, check: Callable[[Request], object]) -> type[APIRou
                     body = await read_request_body(request.receive, bag, limit_bytes)
                 except ConnectionResetError as error:
                     raise bad_request(str(error)) from error  # heard by nobody
-                return await handler(Request(request.scope, _again(body, request.receive)))
+                return await handler(Request(_json(request.scope), _again(body, request.receive)))
 
             return handle
 
     return GuardedRoute
+
+
+def _json(scope: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The same request, whose body calls itself JSON: FastAPI parses no other."""
+    headers = [header for header in scope["headers"] if header[0] != b"content-type"]
+    return {**scope, "headers": [*headers, (b"content-type", b"application/json")]}
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -35,7 +35,15 @@ from dispatcher.gateway.upstream import (
     UpstreamError,
     UpstreamTimeoutError,
 )
-from dispatcher.gateway.verdict import Failure, down, judge, read_refusal, send_whole, unreached
+from dispatcher.gateway.verdict import (
+    Failure,
+    down,
+    is_unknown_route,
+    judge,
+    read_refusal,
+    send_whole,
+    unreached,
+)
 
 log = logging.getLogger("headway.api")
 
@@ -134,7 +142,8 @@ class Passage:
                 serve it.
             body: What each of them is sent.
             tenant: Charged for tokens that an engine counts.
-            pass_404: Whether one engine's 404 speaks for all.
+            pass_404: Whether one engine's 404 speaks for all; that of an engine which does not have
+                the endpoint, since its model is not for it, never does.
 
         Returns:
             How it ended, for metrics; `None` where every engine said 404, which nobody was told.
@@ -204,7 +213,7 @@ class Passage:
             return unreached(engine.settings.id, error)
         if success:
             return await self._relay(engine, response, watch, tenant)
-        if response.status == 404 and not pass_404:
+        if response.status == 404 and (not pass_404 or is_unknown_route(refusal)):
             return None
         return await self._refuse(engine, response, refusal)
 

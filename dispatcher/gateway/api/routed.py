@@ -10,7 +10,7 @@ import orjson
 from dispatcher.core.types import RejectReason
 from dispatcher.gateway.api.passage import Passage
 from dispatcher.gateway.calls import Receive
-from dispatcher.gateway.errors import Send, rejection, response_not_found
+from dispatcher.gateway.errors import ApiError, Send, rejection, response_not_found
 from dispatcher.gateway.parsing.body import parse_json, read_model
 from dispatcher.gateway.runtime import Gateway
 
@@ -50,7 +50,15 @@ class RoutedEndpoint:
                 raw = orjson.dumps(kept if served is None else {**kept, "model": served})
             with passage.quota(tenant):
                 ended = await passage.through(passage.candidates(served), raw, tenant)
-            return ended or "client_error"
+            if ended is None:
+                raise ApiError(
+                    404,
+                    f"No engine that is up takes {self._path}"
+                    f"{f' for the model `{named}`' if named else ''}.",
+                    param="model" if named else None,
+                    code="unknown_route",
+                )
+            return ended
 
         outcome = "cancelled"
         try:

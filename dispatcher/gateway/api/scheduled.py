@@ -64,7 +64,9 @@ class ScheduledEndpoint:
             # afterwards the driver has it, which ends what it has
             async with gateway.guests.until_cut_off():
                 raw = await read_request_body(receive, request.bag, limit_bytes)
-                facts = read_body(self._path, parse_json(raw), gateway.only_model())
+                parsed = parse_json(raw)
+                default = gateway.only_model() if parsed.get("model") is None else None
+                facts = read_body(self._path, parsed, default)
                 hints = read_hints(request.bag, facts.parsed)
                 model = gateway.resolve_model(facts.model)
                 terms = gateway.tenants.terms_for(tenant, request.bag)

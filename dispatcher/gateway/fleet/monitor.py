@@ -285,7 +285,10 @@ class Fleet:
             except LookFailed as failure:
                 engine.failures += 1
                 engine.last_error = str(failure)
-                if engine.failures >= self._settings.failures_until_down:
+                limit = self._settings.failures_until_down
+                if engine.failures == limit and engine.served is None:
+                    log.warning("engine %s is down from the start: %s", engine.settings.id, failure)
+                if engine.failures >= limit:
                     self._mark_down(engine, str(failure))
             except Exception:
                 log.exception("watching engine %s", engine.settings.id)
