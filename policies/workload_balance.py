@@ -94,12 +94,13 @@ class WorkloadBalance:
         if self.mode == "repo":
             return self._route_repo(candidates, compute_s, fleet)
         mean_s = max(sum(compute_s) / len(compute_s), _SHORTEST_MEAN_S)
-        _, _, chosen = min(
-            (-self._score(fleet.backlog_s(instance), own_s, mean_s), own_s, spec.instance_id)
-            for instance, own_s in zip(candidates, compute_s, strict=True)
-            for spec in (instance.spec,)
-        )
-        return chosen
+        best: tuple[float, float, InstanceId] | None = None
+        for instance, own_s in zip(candidates, compute_s, strict=True):
+            score = self._score(fleet.backlog_s(instance), own_s, mean_s)
+            rank = (-score, own_s, instance.spec.instance_id)
+            if best is None or rank < best:
+                best = rank
+        return None if best is None else best[2]
 
     def _score(self, queue_s: float, compute_s: float, mean_s: float) -> float:
         alpha = self.alpha

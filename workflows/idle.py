@@ -34,10 +34,12 @@ class IdleQueue:
 
     def next_due_s(self) -> float | None:
         """When the first is due; `None`: nobody is silent."""
-        return min(
-            (next(iter(queue.values())) + idle_s for idle_s, queue in self._queues.items()),
-            default=None,
-        )
+        earliest_s = None
+        for idle_s, queue in self._queues.items():
+            due_s = next(iter(queue.values())) + idle_s
+            if earliest_s is None or due_s < earliest_s:
+                earliest_s = due_s
+        return earliest_s
 
     def due(self, now_s: float) -> WorkflowId | None:
         """One whose silence has lasted long enough."""

@@ -386,13 +386,15 @@ class Coordinator:
                 self._commands.append(Preempt(attempt_id))
 
     def _wish_to_wake(self, now_s: float) -> None:
-        wishes = (
+        earliest_s = self._wake_s
+        for at_s in (
             now_s if self._workflows.behind else None,
             self.placing.next_wake_s(now_s),
             self.tracker.next_expiry_s(),
             self._policy_tick_s,
-        )
-        at_s = min((wish for wish in wishes if wish is not None), default=None)
-        if at_s is not None and (self._wake_s is None or at_s < self._wake_s):
-            self._wake_s = at_s
-            self._commands.append(WakeAt(at_s))
+        ):
+            if at_s is not None and (earliest_s is None or at_s < earliest_s):
+                earliest_s = at_s
+        if earliest_s is not None and earliest_s != self._wake_s:
+            self._wake_s = earliest_s
+            self._commands.append(WakeAt(earliest_s))

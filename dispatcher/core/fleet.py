@@ -37,6 +37,8 @@ class Instance:
 
     def __init__(self, spec: InstanceSpec, order: int) -> None:
         self.spec = spec
+        #: short for `spec.instance_id`, which never changes
+        self.instance_id = spec.instance_id
         #: position in the fleet; decides ties
         self.order = order
         self.up = True
@@ -75,11 +77,6 @@ class Instance:
             self.controller = None
         elif self.controller is None:
             self.controller = SeatController()
-
-    @property
-    def instance_id(self) -> InstanceId:
-        """Short for `spec.instance_id`."""
-        return self.spec.instance_id
 
     @property
     def available(self) -> bool:
@@ -262,7 +259,8 @@ class Fleet:
 
     def available(self, call: Call) -> list[Instance]:
         """Candidates that can take the call now; those where it failed only if no other can."""
-        up = [i for i in self._all.values() if i.instance_id in call.candidates and i.available]
+        able = call.candidates
+        up = [i for i in self._all.values() if i.up and not i.draining and i.instance_id in able]
         if not call.avoid:
             return up
         return [i for i in up if i.instance_id not in call.avoid] or up
@@ -283,9 +281,9 @@ class Fleet:
 
     def prefill_s(self, call: CallView, instance: InstanceView) -> float:
         """Predicted prefill of one prompt there, with the prefix cache's average help."""
-        share = self._all[instance.spec.instance_id].cached_share
-        prompt = call.spec.prompt_tokens + call.generated_tokens / call.spec.seats
-        return self._costs.prefill_s(instance.spec.instance_id, prompt * (1.0 - share))
+        own, spec = self._all[instance.spec.instance_id], call.spec
+        prompt = spec.prompt_tokens + call.generated_tokens / spec.seats
+        return self._costs.prefill_s(own.instance_id, prompt * (1.0 - own.cached_share))
 
     def tpot_s(self, instance: InstanceView) -> float:
         """Time per output token at the load the instance is about to have."""
@@ -313,7 +311,7 @@ class Fleet:
         tpot_s = own.tpot_s
         if tpot_s is None:
             tpot_s = self.tpot_s(own)
-        prefill_s = self._costs.prefill_s(own.spec.instance_id, uncached)
+        prefill_s = self._costs.prefill_s(own.instance_id, uncached)
         return prefill_s + (tokens if tokens > 1.0 else 1.0) * tpot_s
 
     def remaining_s(self, attempt: AttemptView, instance: InstanceView) -> float:

@@ -142,15 +142,17 @@ class Placing(Waiting):
 
     def pump(self, now_s: float) -> None:
         """Place what moves, then fill every seat that may be filled."""
-        for call in list(islice(self.moving.values(), self._pieces())):
-            self._place(call, now_s)
-            del self.moving[call.call_id]
+        if self.moving:
+            for call in list(islice(self.moving.values(), self._pieces())):
+                self._place(call, now_s)
+                del self.moving[call.call_id]
         if self._unlooked and not self._held_dirty:
             self._route_held(now_s)
-        for instance_id, until_s in list(self._deferred_until_s.items()):
-            if until_s <= now_s:
-                del self._deferred_until_s[instance_id]
-                self.touch(self._fleet.get(instance_id))
+        if self._deferred_until_s:
+            for instance_id, until_s in list(self._deferred_until_s.items()):
+                if until_s <= now_s:
+                    del self._deferred_until_s[instance_id]
+                    self.touch(self._fleet.get(instance_id))
         while self._held_dirty or self._dirty:
             if self._held_dirty and self._may_be_bound():
                 self._release(now_s)

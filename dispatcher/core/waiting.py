@@ -51,12 +51,13 @@ class Waiting:
 
     def next_wake_s(self, now_s: float) -> float | None:
         """When there is something to do without any event."""
-        unfinished = self.moving or self._unlooked or self._dirty or self._held_dirty
-        wishes = [now_s] if unfinished else []
-        if self._patience:
-            wishes.append(next(iter(self._patience.values()))[0])
-        wishes.extend(self._deferred_until_s.values())
-        return min(wishes, default=None)
+        if self.moving or self._unlooked or self._dirty or self._held_dirty:
+            return now_s
+        earliest_s = next(iter(self._patience.values()))[0] if self._patience else None
+        for until_s in self._deferred_until_s.values():
+            if earliest_s is None or until_s < earliest_s:
+                earliest_s = until_s
+        return earliest_s
 
     def wait_s(self, instances: Sequence[Instance]) -> float:
         """Until the first of these instances would get to a new call; 0 where there are none.

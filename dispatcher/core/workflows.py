@@ -49,7 +49,8 @@ class Workflows:
 
     def stale(self, calls: Iterable[CallId]) -> None:
         """These calls need new budgets."""
-        self._stale.update(dict.fromkeys(calls))
+        for call_id in calls:
+            self._stale[call_id] = None
 
     def apply(self, update: TrackerUpdate) -> None:
         """Carry out what an event meant; new budgets follow in `catch_up`."""
@@ -61,6 +62,8 @@ class Workflows:
 
     def catch_up(self) -> None:
         """Do a piece of what this event, or earlier ones, have left to do."""
+        if not self.behind:
+            return
         for call_id in list(islice(self._to_cancel, _PIECES_PER_EVENT)):
             del self._to_cancel[call_id]
             call = self._calls.get(call_id)

@@ -7,9 +7,11 @@ preempted, which prompt tokens the prefix cache spares, and how long the iterati
 from dispatcher.engine_model.config import EngineConfig, SchedulingPolicy
 from dispatcher.engine_model.engine import EngineModel, StepResult
 from dispatcher.engine_model.requests import EngineRequest, RequestState
+from dispatcher.engine_model.runs import AlikeRun
 from dispatcher.engine_model.timing import Linear, Roofline, Timing
 
 __all__ = [
+    "AlikeRun",
     "EngineConfig",
     "EngineModel",
     "EngineRequest",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from dispatcher.engine_model.blocks import BlockPool
 from dispatcher.engine_model.config import EngineConfig
 from dispatcher.engine_model.requests import EngineRequest, RequestState
+from dispatcher.engine_model.runs import AlikeRun
 from dispatcher.engine_model.waiting import WaitingHeap
 
 
@@ -136,31 +137,32 @@ class EngineModel:
         self._execute(batch, result)
         return result
 
-    def alike_iterations(self) -> int:
-        """Return how many iterations from now on differ only in their contexts' length.
+    def alike_run(self) -> AlikeRun | None:
+        """Return the iterations from now on that differ only in their contexts' length.
 
         In those every running request decodes one token, nobody joins, is preempted or runs out of
-        blocks, and only the last of them may finish any. 0: the next one must be stepped. Stays
-        right while nothing is added or aborted.
+        blocks, and only the last of them may finish any. None: the next one must be stepped. Stays
+        right while nothing joins or is aborted.
         """
         running = self._running
         if not running or self._somebody_may_join():
-            return 0
+            return None
         longest = self.config.max_model_len - 1
-        count = longest
+        count, context = longest, 0
         for request in running:
             generated, computed = request.generated, request.computed
             if request.prompt_tokens + generated - computed > 1:
-                return 0
-            left = min(request.output_tokens - generated, longest - computed)
-            if left < count:
-                count = left
+                return None
+            left = request.output_tokens - generated
+            count = min(count, left)
+            count = min(count, longest - computed)
+            context += computed
         # every request takes up to a block more than its tokens fill
         spare = self._pool.free_blocks - len(running)
         if spare < 0 or count * len(running) > spare * self.config.block_size:
             while count and self._blocks_for(count) > self._pool.free_blocks:
                 count //= 2
-        return count
+        return AlikeRun(self._timing, count, len(running), context) if count else None
 
     def _somebody_may_join(self) -> bool:
         if len(self._running) >= self.config.max_num_seqs:
@@ -179,20 +181,13 @@ class EngineModel:
             for request in self._running
         )
 
-    def alike_s(self, count: int) -> float:
-        """Return how long the next `count` of `alike_iterations` take, seconds."""
-        running = self._running
-        sequences = len(running)
-        context = sum(request.computed for request in running) + 0.5 * sequences * (count + 1)
-        return count * self._timing.iteration_s(sequences, sequences, context, context)
-
-    def glide(self, count: int) -> StepResult:
-        """Play the next `count` of `alike_iterations` at once, as that many steps would.
+    def glide(self, run: AlikeRun, count: int) -> StepResult:
+        """Play the first `count` iterations of `alike_run()` at once, as that many steps would.
 
         Of `emitted` only those that finish are named. Where outputs share blocks and cached content
         is evicted at the same time, which of two equal blocks is kept may differ from steps.
         """
-        result = StepResult(self.alike_s(count))
+        result = StepResult(run.duration_s(count))
         block_size = self.config.block_size
         longest = self.config.max_model_len - 1
         for request in self._running:

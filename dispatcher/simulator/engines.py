@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dispatcher.core.types import AttemptId
-from dispatcher.engine_model import EngineConfig, EngineModel, EngineRequest, StepResult
+from dispatcher.engine_model import AlikeRun, EngineConfig, EngineModel, EngineRequest, StepResult
 from dispatcher.simulator.kernel import Kernel
 
 
 class Attempt(EngineRequest):
-    """One attempt of a call, inside an engine."""
+    """One attempt of a call, inside an engine.
 
-    __slots__ = ("attempt_id", "first_token_s", "streaming")
+    `spared_tokens` of its prompt are in a cache and are not computed: they are not part of
+    `prompt_tokens` here.
+    """
+
+    __slots__ = ("attempt_id", "first_token_s", "spared_tokens", "streaming")
 
     def __init__(
         self,
@@ -29,6 +33,7 @@ class Attempt(EngineRequest):
         priority: int,
         block_hashes: Sequence[int],
         streaming: bool,
+        spared_tokens: int = 0,
     ) -> None:
         super().__init__(
             str(attempt_id),
@@ -40,6 +45,7 @@ class Attempt(EngineRequest):
         )
         self.attempt_id = attempt_id
         self.streaming = streaming
+        self.spared_tokens = spared_tokens
         self.first_token_s: float | None = None
 
 
@@ -67,9 +73,9 @@ class EnginePlayer:
         self._asleep = True
         #: raised whenever the moment of the next wake-up changes, so that the old one is ignored
         self._version = 0
-        #: a run of alike iterations that has not been played yet: when it began, how many
+        #: a run of alike iterations that has not been played yet, and when it began
+        self._run: AlikeRun | None = None
         self._run_began_s = 0.0
-        self._run = 0
         #: what is under way otherwise; its tokens exist at the next wake-up
         self._under_way = StepResult()
 
@@ -85,21 +91,19 @@ class EnginePlayer:
 
     def abort(self, attempt: Attempt) -> None:
         """Stop a request; nothing more is told of it."""
-        if self._run:
-            self._cut()
+        self._cut()
         if self.model.abort(attempt.request_id):
             self.output_tokens += attempt.generated
 
     def slow_down(self, factor: float) -> None:
         """Let iterations take so many times as long as they should, from the next one on."""
-        if self._run:
-            self._cut()
+        self._cut()
         self._slowness = factor
 
     def generated(self, attempt: Attempt) -> int:
         """Return the tokens that exist of a request, at least those of the iterations over."""
         if self._run:
-            return attempt.generated + self._iterations_over()
+            return attempt.generated + self._iterations_over(self._run)
         under_way = any(one is attempt for one in self._under_way.emitted)
         return attempt.generated - under_way
 
@@ -112,10 +116,8 @@ class EnginePlayer:
     def _wake(self, version: int) -> None:
         if version != self._version:
             return
-        if self._run:
-            result, self._run = self.model.glide(self._run), 0
-        else:
-            result = self._under_way
+        run, self._run = self._run, None
+        result = self.model.glide(run, run.count) if run else self._under_way
         self._under_way = StepResult()
         self._tell(result)
         self._go_on()
@@ -138,10 +140,10 @@ class EnginePlayer:
         if not model.has_work:
             self._asleep = True
             return
-        self._run = model.alike_iterations()
+        self._run = model.alike_run()
         if self._run:
             self._run_began_s = now_s
-            duration_s = self._run_s(self._run)
+            duration_s = self._run.duration_s(self._run.count) * self._slowness
         else:
             self._under_way = model.step(now_s)
             duration_s = self._under_way.duration_s * self._slowness
@@ -150,16 +152,13 @@ class EnginePlayer:
 
     # --- runs of alike iterations ---
 
-    def _run_s(self, count: int) -> float:
-        return self.model.alike_s(count) * self._slowness
-
-    def _iterations_over(self) -> int:
+    def _iterations_over(self, run: AlikeRun) -> int:
         """Return how many iterations of the run are over by now."""
-        spent_s = self._kernel.now_s - self._run_began_s
-        over, most = 0, self._run
+        spent_s = (self._kernel.now_s - self._run_began_s) / self._slowness
+        over, most = 0, run.count
         while over < most:
             middle = (over + most + 1) // 2
-            if self._run_s(middle) <= spent_s:
+            if run.duration_s(middle) <= spent_s:
                 over = middle
             else:
                 most = middle - 1
@@ -167,13 +166,17 @@ class EnginePlayer:
 
     def _cut(self) -> None:
         """Let the run end with the iteration that is under way."""
-        count = self._iterations_over()
-        if self._run_began_s + self._run_s(count) < self._kernel.now_s or count == 0:
-            count += 1
-        if count >= self._run:
+        run = self._run
+        if run is None:
             return
-        ends_s = self._run_began_s + self._run_s(count)
-        self.busy_s -= self._run_s(self._run) - self._run_s(count)
-        self._under_way = self.model.glide(count)
-        self._run = 0
-        self._wake_at(ends_s)
+        count = self._iterations_over(run)
+        spent_s = (self._kernel.now_s - self._run_began_s) / self._slowness
+        if count == 0 or run.duration_s(count) < spent_s:
+            count += 1
+        if count >= run.count:
+            return
+        cut_s = run.duration_s(count) * self._slowness
+        self.busy_s -= run.duration_s(run.count) * self._slowness - cut_s
+        self._under_way = self.model.glide(run, count)
+        self._run = None
+        self._wake_at(self._run_began_s + cut_s)

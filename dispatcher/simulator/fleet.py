@@ -19,6 +19,8 @@ class SimulatedEngine:
     config: EngineConfig
     overhead_s: float = 0.0
     """On the way there: HTTP, tokenizing; added before each call reaches the engine."""
+    cached_share: float = 0.0
+    """Of every prompt, found in its prefix cache; for traces that do not tell what is shared."""
 
     @property
     def instance_id(self) -> InstanceId:

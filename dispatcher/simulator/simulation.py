@@ -21,7 +21,7 @@ from dispatcher.core.commands import (
 )
 from dispatcher.core.coordinator import Coordinator, Limits
 from dispatcher.core.errors import ConfigurationError
-from dispatcher.core.ports import Learned, LengthPredictor
+from dispatcher.core.ports import CostModel, Learned, LengthPredictor
 from dispatcher.core.types import (
     AttemptId,
     CallId,
@@ -70,6 +70,7 @@ def simulate(
     seed: int = 0,
     learned: Experience | None = None,
     lengths: LengthPredictor | None = None,
+    costs: CostModel | None = None,
     faults: Sequence[Fault] = (),
     limits: Limits | None = None,
     hints: Hints | None = None,
@@ -84,6 +85,7 @@ def simulate(
         seed: Of whatever chance the policy uses.
         learned: What an earlier simulation had learned; `None`: the scheduler knows nothing.
         lengths: Predictor of output lengths; `None`: the gateway's usual one.
+        costs: Model of times per engine; `None`: the gateway's usual one.
         faults: What happens to engines on the way.
         limits: Bounds on what may wait; `None`: room for the whole trace, however long it waits.
         hints: What clients tell; `None`: all they know.
@@ -103,6 +105,7 @@ def simulate(
         seed=seed,
         learned=learned,
         lengths=lengths,
+        costs=costs,
         limits=limits,
     )
     return simulation.play(trace, faults, hints or Hints())
@@ -118,15 +121,16 @@ class _Simulation:
         seed: int,
         learned: Experience | None,
         lengths: LengthPredictor | None,
+        costs: CostModel | None,
         limits: Limits,
     ) -> None:
         self._kernel = Kernel()
         self._fleet = {engine.instance_id: engine for engine in fleet}
         services = PolicyServices(random=random.Random(seed))  # noqa: S311 - no secret
-        self._lengths = catalog.length_predictors().build(
+        self._lengths = lengths or catalog.length_predictors().build(
             catalog.DEFAULT_LENGTH_PREDICTOR, {}, services
         )
-        self._costs = catalog.cost_models().build(catalog.DEFAULT_COST_MODEL, {}, services)
+        self._costs = costs or catalog.cost_models().build(catalog.DEFAULT_COST_MODEL, {}, services)
         self._tracker = Tracker()
         self._learners = {
             name: part
@@ -134,13 +138,13 @@ class _Simulation:
             if isinstance(part, Learned)
         }
         if learned is not None:
-            for name, state in learned.predictors.items():
-                self._learners[name].load(state)
+            for name in self._learners.keys() & learned.predictors.keys():
+                self._learners[name].load(learned.predictors[name])
             self._tracker.restore(learned.workflows, 0.0)
         self._coordinator = Coordinator(
             policy=catalog.build_policy(policy, params, services),
             tracker=self._tracker,
-            lengths=lengths or self._lengths,
+            lengths=self._lengths,
             costs=self._costs,
             limits=limits,
         )
@@ -226,7 +230,10 @@ class _Simulation:
 
     def _attempt_over(self, attempt: Attempt) -> None:
         del self._out[attempt.attempt_id]
-        usage = Usage(attempt.prompt_tokens, attempt.generated, max(0, attempt.cached_tokens))
+        cached_tokens = max(0, attempt.cached_tokens) + attempt.spared_tokens
+        usage = Usage(
+            attempt.prompt_tokens + attempt.spared_tokens, attempt.generated, cached_tokens
+        )
         self._post(ev.AttemptEnded(attempt.attempt_id, Outcome.OK, usage))
 
     def _scrape(self) -> None:
@@ -276,9 +283,11 @@ class _Simulation:
         spec, call = self._specs[command.call_id]
         engine = self._fleet[command.instance_id]
         config = engine.config
+        spared_tokens = int(engine.cached_share * (spec.prompt_tokens - 1))
         attempt = Attempt(
             command.attempt_id,
-            prompt_tokens=spec.prompt_tokens,
+            prompt_tokens=spec.prompt_tokens - spared_tokens,
+            spared_tokens=spared_tokens,
             output_tokens=call.output_tokens,
             arrival_s=self._kernel.now_s + engine.overhead_s,
             priority=command.engine_priority,

@@ -60,14 +60,15 @@ def played(engine: EngineModel, requests: list[EngineRequest], *, glides: bool, 
     while waiting or engine.has_work:
         if waiting and (iterations % every == 0 or not engine.has_work):
             engine.add(waiting.pop(0))
-        count = engine.alike_iterations() if glides else 0
+        run = engine.alike_run() if glides else None
+        count = run.count if run else 1
         if waiting:
             count = min(count, every - iterations % every)
-        result = engine.glide(count) if count else engine.step(now_s)
+        result = engine.glide(run, count) if run else engine.step(now_s)
         steps += 1
         engine.validate()
         now_s += result.duration_s
-        iterations += max(1, count)
+        iterations += count if run else 1
         ended |= {request.request_id: now_s for request in result.finished}
     return ended, steps
 
@@ -117,11 +118,12 @@ def test_a_lone_request_takes_one_step_and_one_glide() -> None:
 
 def test_nothing_is_alike_while_a_prompt_is_computed_or_somebody_can_join() -> None:
     engine = engine_of(40, 2, "roofline")
-    assert engine.alike_iterations() == 0
+    assert engine.alike_run() is None
     engine.add(EngineRequest("long", prompt_tokens=30, output_tokens=5, arrival_s=0))
     engine.step(0.0)
-    assert engine.alike_iterations() == 0  # 16 tokens an iteration: the prompt needs two
+    assert engine.alike_run() is None  # 16 tokens an iteration: the prompt needs two
     engine.step(0.0)
-    assert engine.alike_iterations() == 4
+    run = engine.alike_run()
+    assert run is not None and run.count == 4
     engine.add(EngineRequest("next", prompt_tokens=4, output_tokens=5, arrival_s=1))
-    assert engine.alike_iterations() == 0
+    assert engine.alike_run() is None
