@@ -93,9 +93,7 @@ class Gamma:
             yield moment_s
 
 
-_SERVEGEN_CV = Quantiles(
-    [(0, 0.4), (0.05, 0.7), (0.25, 0.9), (0.5, 1.03), (0.75, 2.1), (0.95, 8), (1, 12)]
-)
+_SERVEGEN_CV = Quantiles.parse("0:0.4 0.05:0.7 0.25:0.9 0.5:1.03 0.75:2.1 0.95:8 1:12")
 """CV of the gaps of one client in ten minutes, weighted by its rate: what the clients of
 deepseek-r1 (5 %: 0.5, median 1.0, 75 %: 2.3, 95 %: 9.8) and m-large (0.9, 1.1, 2.0, 7.3) have in
 common."""

@@ -19,7 +19,7 @@ class Quantiles:
         ValueError: The points do not run from probability 0 to 1, or do not ascend.
 
     Example:
-        >>> halves = Quantiles([(0, 0), (0.5, 10), (1, 1000)])
+        >>> halves = Quantiles.parse("0:0 0.5:10 1:1000")
         >>> round(halves.at(0.5), 6), round(halves.at(1.0), 6)
         (10.0, 1000.0)
     """
@@ -38,6 +38,16 @@ class Quantiles:
             raise ValueError(f"values must be at least 0 and ascend, not {values}")
         self._probabilities = probabilities
         self._logs = [log1p(value) for value in values]
+
+    @classmethod
+    def parse(cls, points: str) -> Quantiles:
+        """Read `probability:value` points, separated by blanks.
+
+        Raises:
+            ValueError: It is no such text, or as above.
+        """
+        pairs = (point.split(":") for point in points.split())
+        return cls([(float(probability), float(value)) for probability, value in pairs])
 
     def at(self, probability: float) -> float:
         """Return the value that a share of `probability` (0 to 1) stays below."""
