@@ -147,6 +147,44 @@ def emulate(  # noqa: PLR0917 - these are options
 
 
 @app.command()
+def calibrate(  # noqa: PLR0917 - these are options
+    engine: Annotated[
+        list[str], typer.Option("--engine", help="URL of an engine; several are loaded together")
+    ],
+    out: Annotated[Path, typer.Option(help="file to write")] = Path("engine-profile.yaml"),
+    model: Annotated[str | None, typer.Option(help="default: the first it serves")] = None,
+    api_key: Annotated[str | None, typer.Option(help="key that the engines ask for")] = None,
+    seats: Annotated[int | None, typer.Option(min=1, help="default: found out")] = None,
+    most_running: Annotated[int, typer.Option(min=1, max=1024, help="most calls at once")] = 64,
+    longest_prompt: Annotated[int, typer.Option(min=32, help="tokens, if they fit")] = 8192,
+    budget_s: Annotated[float, typer.Option(min=1, max=3600, help="longest time in all")] = 100.0,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="how often all is measured")] = 3,
+    apart: Annotated[bool, typer.Option("--apart", help="never load engines together")] = False,
+) -> None:
+    """Measure real engines over HTTP and write what the cost model starts from."""
+    from dispatcher.calibration import CalibrationOptions, command  # noqa: PLC0415 - its own need
+
+    options = CalibrationOptions(
+        urls=tuple(engine),
+        model=model,
+        api_key=api_key,
+        seats=seats,
+        most_running=most_running,
+        longest_prompt=longest_prompt,
+        budget_s=budget_s,
+        rounds=rounds,
+        apart=apart,
+    )
+    try:
+        command.run(options, out, _out)
+    except HeadwayError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        _err.print("Interrupted: nothing was written, and no call of it goes on.")
+        sys.exit(130)
+
+
+@app.command()
 def policies() -> None:
     """List the policies with their parameters and papers."""
     table = Table("policy", "does", "from", "parameters", show_lines=True)

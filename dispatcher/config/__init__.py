@@ -1,6 +1,7 @@
 """Settings: what they are, and how they are read from a file and the environment."""
 
 from dispatcher.config.loading import load_settings, reload_settings
+from dispatcher.config.profiles import EngineProfile, read_profile, read_profiles
 from dispatcher.config.settings import (
     CENTRAL,
     EmbeddedSettings,
@@ -19,6 +20,7 @@ from dispatcher.config.settings import (
 __all__ = [
     "CENTRAL",
     "EmbeddedSettings",
+    "EngineProfile",
     "EngineSettings",
     "FleetSettings",
     "ModelSettings",
@@ -30,5 +32,7 @@ __all__ = [
     "TenantSettings",
     "WorkflowSettings",
     "load_settings",
+    "read_profile",
+    "read_profiles",
     "reload_settings",
 ]

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import UnionType
-from typing import Annotated, Literal, Union, get_args, get_origin
+from pathlib import Path
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from dispatcher.config.profiles import EngineProfile, read_profile
+from dispatcher.config.section import Section
 from dispatcher.core.errors import ConfigurationError
 from dispatcher.core.gpu_profiles import (
     GpuProfile,
@@ -82,34 +76,6 @@ def _refuse_twins(section: str, key: str, values: list[str]) -> None:
                 "is used by {section}.{first} already; expected one each",
                 {"section": section, "first": values.index(value), "at": (section, index, key)},
             )
-
-
-def _kinds(annotation: object) -> set[object]:
-    """The types of one value that an annotation names; those within lists and objects are not."""
-    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType, Annotated) else ()
-    return {annotation}.union(*map(_kinds, parts))
-
-
-class Section(BaseModel):
-    """A part of the settings: an unknown key is an error, and nothing changes afterwards."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        validate_default=True,
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
-    )
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_flag_for_a_number(cls, value: object, info: ValidationInfo) -> object:
-        """Python's `True` is a 1, in a file it is a mistake."""
-        if isinstance(value, bool) and info.field_name is not None:
-            kinds = _kinds(cls.model_fields[info.field_name].annotation)
-            if bool not in kinds and kinds & {int, float}:
-                raise ValueError("expected a number")
-        return value
 
 
 class ServerSettings(Section):
@@ -192,6 +158,10 @@ class EngineSettings(Section):
     size: str | None = Field(
         default=None, description="model shape (8b, 13b, 70b); none: read from the model's name"
     )
+    profile: EngineProfile | None = Field(
+        default=None,
+        description="what `headway calibrate` measured, a file or its keys; wins over `gpu`",
+    )
     seats: Literal["auto"] | int = Field(
         default="auto", description="calls in flight; auto: found by watching the engine"
     )
@@ -246,6 +216,18 @@ class EngineSettings(Section):
     @classmethod
     def _check_gpu(cls, gpu: str | None) -> str | None:
         return None if gpu is None else _known(gpu_profile, gpu)
+
+    @field_validator("profile", mode="before")
+    @classmethod
+    def _read_profile(cls, profile: object, info: ValidationInfo) -> object:
+        if profile is None or isinstance(profile, EngineProfile | Mapping):
+            return profile
+        if not isinstance(profile, str):
+            raise ValueError("expected the path of a file that `headway calibrate` wrote, or keys")
+        try:
+            return read_profile(Path(profile), info.data.get("url"))
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
 
     @field_validator("size")
     @classmethod

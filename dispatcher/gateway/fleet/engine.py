@@ -138,6 +138,8 @@ class Engine:
         return self.settings.size or size_of(served.models)
 
     def _profile(self, served: Served) -> CostProfile | None:
+        if self.settings.profile is not None:
+            return self.settings.profile.cost
         if self.settings.gpu is None:
             return None
         shape = model_profile(self._size(served))
