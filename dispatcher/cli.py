@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 from rich.console import Console
 from rich.table import Table
 
+from dispatcher.bench.commands import app as bench
 from dispatcher.catalog import policy_entries
 from dispatcher.config import Settings, load_settings
 from dispatcher.core.errors import ConfigurationError, HeadwayError
@@ -29,6 +30,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench, name="bench")
 _out = Console()
 _err = Console(stderr=True)
 

@@ -1,1 +1,1 @@
-"""Benchmarks: simulated, live over HTTP, and the experiments of papers."""
+"""Compares policies on the same work: in the simulator, over HTTP, and beside papers' claims."""
