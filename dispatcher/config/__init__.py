@@ -1,7 +1,6 @@
 """Settings: what they are, and how they are read from a file and the environment."""
 
 from dispatcher.config.loading import load_settings, reload_settings
-from dispatcher.config.profiles import EngineProfile, read_profile, read_profiles
 from dispatcher.config.settings import (
     CENTRAL,
     EmbeddedSettings,
@@ -16,23 +15,23 @@ from dispatcher.config.settings import (
     TenantSettings,
     WorkflowSettings,
 )
+from dispatcher.config.tuning import RecordingSettings, TuningSettings
 
 __all__ = [
     "CENTRAL",
     "EmbeddedSettings",
-    "EngineProfile",
     "EngineSettings",
     "FleetSettings",
     "ModelSettings",
     "PolicySettings",
     "QueueSettings",
+    "RecordingSettings",
     "ServerSettings",
     "Settings",
     "StoreSettings",
     "TenantSettings",
+    "TuningSettings",
     "WorkflowSettings",
     "load_settings",
-    "read_profile",
-    "read_profiles",
     "reload_settings",
 ]

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -16,6 +16,7 @@ from dispatcher import catalog
 from dispatcher.config import EngineSettings, Settings
 from dispatcher.core.coordinator import Coordinator, Limits
 from dispatcher.core.events import Event, PolicySwitched
+from dispatcher.core.ports import Learned
 from dispatcher.core.types import Outcome, RejectReason, Usage
 from dispatcher.core.workflow_types import CallRecord, WorkflowRecord
 from dispatcher.gateway.attempts import AttemptResult, AttemptRunner
@@ -26,15 +27,17 @@ from dispatcher.gateway.fleet.engine import Engine
 from dispatcher.gateway.fleet.monitor import Fleet
 from dispatcher.gateway.guests import Guests
 from dispatcher.gateway.metrics import Metrics
-from dispatcher.gateway.store import Learned, Store, TrackerState
+from dispatcher.gateway.recording import Recording, Traffic
+from dispatcher.gateway.store import Store, TrackerState
 from dispatcher.gateway.tenants import Tenants
+from dispatcher.gateway.tuner import LiveTuner, Subject
 from dispatcher.registry import PolicyServices
+from dispatcher.tuning import Replay
 from workflows.settings import TrackerSettings, WorkflowDefaults
 from workflows.tracker import Tracker
 
 log = logging.getLogger("headway")
 
-ALPHA_CHANGES_KEPT = 100
 RESPONSES_REMEMBERED = 10_000
 """Stored responses of which it is known which engine holds them."""
 _LAST_WORDS_S = 1.0
@@ -59,8 +62,16 @@ class Gateway:
         *,
         clock: Callable[[], float] = time.monotonic,
         engine_time_scale: float = 1.0,
+        replay: Replay | None = None,
     ) -> None:
-        """`engine_time_scale`: how much faster than real their GPUs the engines run (emulated)."""
+        """A gateway that has not started.
+
+        Args:
+            settings: Checked.
+            clock: Seconds that never run backwards.
+            engine_time_scale: How much faster than real their GPUs the engines run (emulated).
+            replay: What the tuner plays recent traffic with; none: alpha is not tuned.
+        """
         self.settings = settings
         self.clock = clock
         self.services = PolicyServices(random=random.Random(0))  # noqa: S311 - no secret
@@ -103,14 +114,17 @@ class Gateway:
         self.metrics.watch(self.coordinator, self.fleet, self.alpha)
         self.guests = Guests()
         self.closing = False
+        self._grace: asyncio.Timeout | None = None
         self._store = None if settings.store.path is None else Store(Path(settings.store.path))
         self._saver: asyncio.Task[None] | None = None
-        self._grace: asyncio.Timeout | None = None
         #: by response id: the tenant's scope, and the engine that holds it
         self._responses: OrderedDict[str, tuple[str, str]] = OrderedDict()
-        #: what alpha was from when on, and why; newest last
-        self.alpha_history: deque[Mapping[str, object]] = deque(maxlen=ALPHA_CHANGES_KEPT)
-        self._note_alpha("start")
+        subject = Subject(self.coordinator, self.costs, self._post)
+        self.tuner = LiveTuner(settings.tuning, subject, replay, clock)
+        own = settings.recording
+        path = None if own.path is None else Path(own.path)
+        self.recording = None if path is None else Recording(path, int(own.max_mb * 1e6))
+        self._traffic = Traffic(clock, self.recording, self.tuner)
 
     # --- life ---
 
@@ -121,6 +135,9 @@ class Gateway:
             if taken:
                 log.info("taken up from %s: %s", self.settings.store.path, ", ".join(taken))
             self._saver = asyncio.create_task(self._keep_saving(self._store))
+        if self.recording is not None:
+            await self.recording.start()
+        self.tuner.start()
         for engine in self.settings.engines:
             self.fleet.add(engine)
 
@@ -166,6 +183,8 @@ class Gateway:
         """End; whatever is still alive is cut off. Saves what was learned."""
         await self.drain(0.0)
         self.driver.close()
+        await self.tuner.stop()
+        await self._traffic.stop()
         await self.fleet.aclose()
         if self._saver is not None:
             self._saver.cancel()
@@ -188,6 +207,7 @@ class Gateway:
             "costs": self.costs,
             "prompt_tokens": self.prompt_tokens,
             "workflows": TrackerState(self.tracker, self.clock, time.time),
+            "alpha": self.tuner,
         }
         return {name: part for name, part in parts.items() if isinstance(part, Learned)}
 
@@ -284,17 +304,13 @@ class Gateway:
         """
         policy = catalog.build_policy(name, params, self.services)
         self.driver.handle(PolicySwitched(policy))
-        self._note_alpha("policy switched")
+        self.tuner.policy_switched()
         log.info("policy is now %s %s", name, dict(policy.params))
 
     def alpha(self) -> float | None:
         """The running policy's alpha; `None` where it has none."""
         alpha = self.coordinator.policy.alpha
         return None if alpha is None else alpha()
-
-    def _note_alpha(self, why: str) -> None:
-        entry = {"at_unix_s": time.time(), "alpha": self.alpha(), "why": why}
-        self.alpha_history.append({**entry, "policy": self.coordinator.policy.name})
 
     # --- what the fleet tells ---
 
@@ -317,12 +333,14 @@ class Gateway:
     def workflow_ended(self, record: WorkflowRecord) -> None:
         """A workflow is over."""
         self.metrics.workflow(record)
+        self._traffic.workflow_ended(record)
 
     def call_ended(self, call: LiveCall, result: AttemptResult | None) -> None:
         """A call is over: count it, learn from it, charge its tenant."""
         record, metrics = call.record, self.metrics
         if record is None:
             return
+        self._traffic.call_ended(call.spec, record)
         metrics.request(call.path, call.spec.model, record.outcome.value)
         metrics.duration.observe(record.ended_s - record.arrived_s)
         if record.dispatched_s is not None:

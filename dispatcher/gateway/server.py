@@ -21,6 +21,7 @@ from dispatcher.gateway.about import counted
 from dispatcher.gateway.app import create_app
 from dispatcher.gateway.embedded import EmbeddedFleet
 from dispatcher.gateway.runtime import Gateway
+from dispatcher.tuning import Replay
 
 log = logging.getLogger("headway")
 
@@ -101,6 +102,7 @@ async def serve(
     config_path: Path | None = None,
     overrides: Mapping[str, object] | None = None,
     on_ready: Callable[[Settings, str], None] | None = None,
+    replay: Replay | None = None,
 ) -> None:
     """Run the gateway until SIGTERM or SIGINT.
 
@@ -109,6 +111,7 @@ async def serve(
         config_path: What SIGHUP reads again.
         overrides: What the command line said, which holds for reloads as well.
         on_ready: Called with the settings and the URL once it listens.
+        replay: What the tuner plays recent traffic with; none: alpha is not tuned.
 
     Raises:
         EmbeddedFleetError: The embedded fleet did not come up.
@@ -133,7 +136,7 @@ async def serve(
             if server is not None:
                 server.gateway = gateway
 
-        app = create_app(settings, engine_time_scale=time_scale, on_start=started)
+        app = create_app(settings, engine_time_scale=time_scale, on_start=started, replay=replay)
         config = uvicorn.Config(
             app,
             host=settings.server.host,

@@ -6,7 +6,7 @@ the command line gives it to the gateway.
 """
 
 from dispatcher.tuning.choice import Choice, ReplayError, choose
-from dispatcher.tuning.offline import tune_trace
+from dispatcher.tuning.offline import tune_trace, with_present
 from dispatcher.tuning.replay import (
     ALPHAS,
     AlphaScore,
@@ -41,4 +41,5 @@ __all__ = [
     "percentile",
     "regression_p",
     "tune_trace",
+    "with_present",
 ]

@@ -22,6 +22,7 @@ from dispatcher.emulator.fleet import running_fleet
 from dispatcher.emulator.settings import EmulatorSettings
 from dispatcher.gateway.app import GatewayApp, create_app
 from dispatcher.gateway.runtime import Gateway
+from dispatcher.tuning import Replay
 
 MODEL = "llama-3.1-8b"
 
@@ -99,7 +100,12 @@ def chat_body(text: str = "hello", **more: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def gateway(
-    urls: list[str], *, seats: int | str = 4, expect_up: int | None = None, **sections: Any
+    urls: list[str],
+    *,
+    seats: int | str = 4,
+    expect_up: int | None = None,
+    replay: Replay | None = None,
+    **sections: Any,
 ) -> AsyncIterator[Running]:
     """A gateway before these engines; returns once they are up in its eyes."""
     engines = [{"id": f"e{n}", "url": url, "seats": seats} for n, url in enumerate(urls)]
@@ -111,7 +117,7 @@ async def gateway(
             **sections,
         }
     )
-    app = create_app(settings)
+    app = create_app(settings, replay=replay)
     async with (
         serving(app) as url,
         httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,

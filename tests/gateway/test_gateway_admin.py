@@ -155,7 +155,7 @@ async def test_queues_and_calls_explain_themselves() -> None:
         assert explained["state"] == "ended"
         assert (await running.http.get("/admin/predictors")).json()["prompt_tokens"]
         assert "alpha" in (await running.http.get("/admin/tuner")).json()
-        assert (await running.http.post("/admin/tuner/run")).status_code == 501
+        assert (await running.http.post("/admin/tuner/run")).status_code == 409
 
 
 async def test_a_workflow_is_quoted_explained_and_listed() -> None:

@@ -222,7 +222,7 @@ def test_the_documented_configuration_is_complete_and_states_the_defaults(tmp_pa
     defaults = Settings()
     shown = yaml.safe_load(text)
     assert set(shown) == set(Settings.model_fields)
-    for section in ("server", "queue", "fleet", "store", "embedded"):
+    for section in ("server", "queue", "fleet", "store", "tuning", "recording", "embedded"):
         assert getattr(settings, section) == getattr(defaults, section)
         assert set(shown[section]) == set(type(getattr(settings, section)).model_fields)
     assert set(shown["engines"][0]) == set(type(settings.engines[0]).model_fields)

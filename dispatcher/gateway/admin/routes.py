@@ -19,6 +19,7 @@ from dispatcher.gateway.api.guarded import guarded
 from dispatcher.gateway.errors import ApiError
 from dispatcher.gateway.fleet.engine import Engine
 from dispatcher.gateway.runtime import Gateway
+from dispatcher.gateway.tuner import NotNowError
 
 WORKFLOWS_LISTED_MAX = 1000
 
@@ -42,6 +43,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
     _policy_routes(router, gateway)
     _engine_routes(router, gateway)
     _report_routes(router, gateway)
+    _tuner_routes(router, gateway)
     return router
 
 
@@ -71,24 +73,6 @@ def _policy_routes(router: APIRouter, gateway: Gateway) -> None:
         except BadParameterError as error:
             raise ApiError(422, str(error), param="params", code="bad_parameter") from error
         return policy_state(gateway)
-
-    @router.get("/tuner", summary="Alpha: its value, who set it, when")
-    async def tuner() -> dict[str, Any]:
-        return {
-            "alpha": gateway.alpha(),
-            "tunable": gateway.coordinator.policy.tunable is not None,
-            "running": False,
-            "history": list(gateway.alpha_history),
-            "why": "no tuner is part of this release; alpha is what the policy was given",
-        }
-
-    @router.post("/tuner/run", summary="Tune now")
-    async def tune() -> None:
-        raise ApiError(
-            501,
-            "No tuner is part of this release; set alpha with PUT /admin/policy.",
-            code="no_tuner",
-        )
 
 
 def policy_state(gateway: Gateway) -> dict[str, Any]:
@@ -219,3 +203,21 @@ def _report_routes(router: APIRouter, gateway: Gateway) -> None:
             **{name: part.stats() for name, part in gateway.predictors().items()},
             "coverage": {str(q): s for q, s in gateway.metrics.coverage.shares().items()},
         }
+
+
+def _tuner_routes(router: APIRouter, gateway: Gateway) -> None:
+    @router.get("/tuner", summary="Alpha: its value, its history and the reasons")
+    async def tuner() -> dict[str, object]:
+        return gateway.tuner.state()
+
+    @router.post("/tuner/run", summary="Tune now; answers when it is done")
+    async def tune() -> Mapping[str, object]:
+        try:
+            return await gateway.tuner.run_now()
+        except NotNowError as error:
+            raise ApiError(409, f"{error}.", code=error.code) from error
+
+    @router.get("/recording", summary="The trace file that live traffic is recorded to")
+    async def recording() -> dict[str, object]:
+        own = gateway.recording
+        return {"path": None, "status": "off"} if own is None else own.state()
