@@ -1,6 +1,7 @@
 """Settings: what they are, and how they are read from a file and the environment."""
 
 from dispatcher.config.loading import load_settings, reload_settings
+from dispatcher.config.profiles import EngineProfile, read_profile, read_profiles
 from dispatcher.config.settings import (
     CENTRAL,
     EmbeddedSettings,
@@ -20,6 +21,7 @@ from dispatcher.config.tuning import RecordingSettings, TuningSettings
 __all__ = [
     "CENTRAL",
     "EmbeddedSettings",
+    "EngineProfile",
     "EngineSettings",
     "FleetSettings",
     "ModelSettings",
@@ -33,5 +35,7 @@ __all__ = [
     "TuningSettings",
     "WorkflowSettings",
     "load_settings",
+    "read_profile",
+    "read_profiles",
     "reload_settings",
 ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from dispatcher.config.profiles import EngineProfile, read_profile
 from dispatcher.config.section import Section
 from dispatcher.config.tuning import RecordingSettings, TuningSettings
 from dispatcher.core.errors import ConfigurationError
@@ -157,6 +159,10 @@ class EngineSettings(Section):
     size: str | None = Field(
         default=None, description="model shape (8b, 13b, 70b); none: read from the model's name"
     )
+    profile: EngineProfile | None = Field(
+        default=None,
+        description="what `headway calibrate` measured, a file or its keys; wins over `gpu`",
+    )
     seats: Literal["auto"] | int = Field(
         default="auto", description="calls in flight; auto: found by watching the engine"
     )
@@ -211,6 +217,18 @@ class EngineSettings(Section):
     @classmethod
     def _check_gpu(cls, gpu: str | None) -> str | None:
         return None if gpu is None else _known(gpu_profile, gpu)
+
+    @field_validator("profile", mode="before")
+    @classmethod
+    def _read_profile(cls, profile: object, info: ValidationInfo) -> object:
+        if profile is None or isinstance(profile, EngineProfile | Mapping):
+            return profile
+        if not isinstance(profile, str):
+            raise ValueError("expected the path of a file that `headway calibrate` wrote, or keys")
+        try:
+            return read_profile(Path(profile), info.data.get("url"))
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
 
     @field_validator("size")
     @classmethod
