@@ -14,13 +14,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dispatcher.core.ports import CostModel, LengthPredictor, Policy
+from dispatcher.core.ports import CostModel, LengthPredictor, Observer, Policy, Routing
 from dispatcher.registry import Entry, Params, PolicyServices, Registry, entry
 from policies.fcfs import Fcfs
 from policies.least_backlog import LeastBacklog
+from policies.qlm import Qlm
 from policies.round_robin import RoundRobin
 from policies.seats import SeatAdmission
 from policies.urgency import Scope, Urgency
+from policies.vtc import TokenCounters, Vtc
 from policies.workload_balance import ScoreMode, WorkloadBalance
 from predictors.linear_cost import LinearCost, LinearCostSettings
 from predictors.prompt_tokens import PromptTokens
@@ -83,6 +85,29 @@ class LeastBacklogParams(Params):
     )
 
 
+class BaselineParams(Params):
+    """Parameters of queues that are compared under a dispatcher that is not theirs."""
+
+    routing: Literal["round-robin", "least-backlog"] = Field(
+        "round-robin",
+        description="every engine in turn, or the one where the call would end first",
+    )
+
+
+class QlmParams(BaselineParams):
+    """Parameters of the group queue."""
+
+    slo_ratio: float = Field(
+        1.25, gt=1.0, description="SLOs that differ by less than about this factor share a group"
+    )
+
+
+def _routing(params: BaselineParams) -> Routing:
+    if params.routing == "round-robin":
+        return RoundRobin()
+    return LeastBacklog(late_binding=False)
+
+
 def _balance(params: BalanceParams) -> WorkloadBalance:
     alpha = _AUTO_ALPHA_START if params.alpha == "auto" else params.alpha
     return WorkloadBalance(alpha=alpha, mode=params.mode, beta=params.beta)
@@ -132,6 +157,18 @@ def _least_backlog(params: LeastBacklogParams, services: PolicyServices) -> Poli
     return Policy("least-backlog", routing, Fcfs(), SeatAdmission(), params.model_dump())
 
 
+def _vtc(params: BaselineParams, services: PolicyServices) -> Policy:
+    ordering = Vtc(services.observer(TokenCounters))
+    return Policy("vtc", _routing(params), ordering, SeatAdmission(), params.model_dump())
+
+
+def _qlm(params: QlmParams, services: PolicyServices) -> Policy:
+    ordering = Qlm(slo_ratio=params.slo_ratio)
+    return Policy("qlm", _routing(params), ordering, SeatAdmission(), params.model_dump())
+
+
+_OBSERVERS: tuple[type[Observer], ...] = (TokenCounters,)
+
 _POLICIES: Registry[Policy] = Registry(
     "policy",
     (
@@ -162,6 +199,20 @@ _POLICIES: Registry[Policy] = Registry(
             f"{_HEXGEN}, section 5.3, ablation",
             BalanceParams,
             _wb_fcfs,
+        ),
+        entry(
+            "vtc",
+            "Fair shares of tokens: the workflow that has been served least goes first.",
+            f"Sheng et al., OSDI '24, Algorithm 2; {_HEXGEN}, section 5.1, baseline",
+            BaselineParams,
+            _vtc,
+        ),
+        entry(
+            "qlm",
+            "Groups of calls with like SLOs, in turn; by deadline as soon as one would be late.",
+            f"Patke et al., SoCC '24; {_HEXGEN}, section 5.1, baseline",
+            QlmParams,
+            _qlm,
         ),
         entry(
             "least-backlog",
@@ -202,6 +253,21 @@ def build_policy(name: str, params: Mapping[str, object], services: PolicyServic
         dispatcher.core.errors.BadParameterError: vllm: alpha = 2.0: no such parameter (known: none)
     """
     return _POLICIES.build(name, params, services)
+
+
+def observers(services: PolicyServices) -> tuple[Observer, ...]:
+    """State that policies built with these services read: for the coordinator, which feeds it.
+
+    It runs whatever policy is active, so that a switch starts warm.
+
+    Example:
+        >>> import random
+        >>> services = PolicyServices(random=random.Random(0))
+        >>> policy = build_policy("vtc", {}, services)
+        >>> policy.ordering.counters in observers(services)
+        True
+    """
+    return tuple(services.observer(kind) for kind in _OBSERVERS)
 
 
 # --- predictors ---------------------------------------------------------------------------------

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dispatcher.core.errors import BadParameterError, ConfigurationError, UnknownNameError
+from dispatcher.core.ports import Observer
 
 
 class Params(BaseModel):
@@ -22,16 +23,30 @@ class Params(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+Made_co = TypeVar("Made_co", covariant=True)
+P = TypeVar("P", bound=Params)
+Kind = TypeVar("Kind", bound=Observer)
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyServices:
-    """What a factory may need beyond its parameters."""
+    """What a factory may need beyond its parameters. One per coordinator."""
 
     random: random.Random
     """Seeded by the driver; the only source of chance."""
+    _observers: dict[type[Observer], Observer] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
+    def observer(self, kind: type[Kind]) -> Kind:
+        """The one observer of this kind, shared by all policies that are built with these services.
 
-Made_co = TypeVar("Made_co", covariant=True)
-P = TypeVar("P", bound=Params)
+        It sees events only where the coordinator was given it: `dispatcher.catalog.observers`.
+        """
+        known = self._observers.get(kind)
+        if known is None:
+            known = self._observers[kind] = kind()
+        return cast(Kind, known)  # each is filed under its own type
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,7 @@ class Gateway:
             costs=self.costs,
             limits=Limits(queue.max_calls, queue.max_wait_s, queue.max_attempts),
             epoch_s=clock(),
+            observers=catalog.observers(self.services),
         )
         self.fleet = Fleet(
             settings.fleet,

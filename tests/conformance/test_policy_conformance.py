@@ -19,6 +19,8 @@ VARIANTS = [
     ("hexgen-flow", {"scope": "workflow", "shed_doomed": True}),
     ("wb-fcfs", {"alpha": 0.4, "mode": "paper", "beta": 2.0}),
     ("wb-fcfs", {"alpha": 0.4, "mode": "repo"}),
+    ("vtc", {"routing": "least-backlog"}),
+    ("qlm", {"routing": "least-backlog", "slo_ratio": 4.0}),
     ("least-backlog", {"binding": "early"}),
 ]
 

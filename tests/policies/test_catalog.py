@@ -19,6 +19,8 @@ from dispatcher.catalog import build_policy, policy_entries, policy_table
 from dispatcher.core.errors import BadParameterError, ConfigurationError, UnknownNameError
 from dispatcher.core.types import CallId, CallSpec, InstanceId, InstanceSpec, WorkflowId
 from dispatcher.registry import Params, PolicyServices, Registry, entry
+from policies.least_backlog import LeastBacklog
+from policies.round_robin import RoundRobin
 
 ROOT = Path(catalog.__file__).parents[1]
 SERVICES = PolicyServices(random.Random(0))
@@ -62,8 +64,9 @@ def test_every_policy_file_has_an_example_that_runs(module):
     assert result.failed == 0
 
 
-def test_the_five_policies_are_there():
-    assert list(policy_entries()) == ["vllm", "hexgen-flow", "rr-pq", "wb-fcfs", "least-backlog"]
+def test_the_policies_are_there():
+    papers = ["vllm", "hexgen-flow", "rr-pq", "wb-fcfs", "vtc", "qlm"]
+    assert list(policy_entries()) == [*papers, "least-backlog"]
     assert catalog.DEFAULT_POLICY in policy_entries()
 
 
@@ -107,6 +110,8 @@ def test_an_unknown_name_is_answered_with_those_there_are():
         ("vllm", {"alpha": 0.5}, "no such parameter.*none"),
         ("wb-fcfs", {"beta": 0}, "beta = 0.*greater than 0"),
         ("least-backlog", {"binding": 3}, "binding = 3"),
+        ("vtc", {"routing": "random"}, "routing = 'random'.*'round-robin' or 'least-backlog'"),
+        ("qlm", {"slo_ratio": 1.0}, "slo_ratio = 1.0.*greater than 1"),
     ],
 )
 def test_a_bad_parameter_says_what_where_and_what_was_expected(name, params, says):
@@ -140,6 +145,25 @@ def test_parameters_reach_the_parts():
     assert (policy.routing.mode, policy.routing.beta) == ("paper", 3.0)
     assert (policy.ordering.scope, policy.ordering.shed_doomed) == ("workflow", True)
     assert not build_policy("least-backlog", {"binding": "early"}, SERVICES).routing.late_binding
+    assert build_policy("qlm", {"slo_ratio": 2.0}, SERVICES).ordering.slo_ratio == 2.0
+
+
+@pytest.mark.parametrize("name", ["vtc", "qlm"])
+def test_a_baseline_can_be_compared_under_either_dispatcher(name):
+    assert isinstance(build_policy(name, {}, SERVICES).routing, RoundRobin)
+    balanced = build_policy(name, {"routing": "least-backlog"}, SERVICES).routing
+    assert isinstance(balanced, LeastBacklog)
+    assert not balanced.late_binding
+
+
+def test_what_policies_observe_is_shared_by_those_of_one_driver():
+    services = PolicyServices(random.Random(0))
+    seen = catalog.observers(services)
+    first, second = (build_policy("vtc", {}, services).ordering.counters for _ in range(2))
+    assert first is second
+    assert first in seen
+    assert catalog.observers(services) == seen
+    assert first not in catalog.observers(PolicyServices(random.Random(0)))
 
 
 def test_a_name_given_twice_raises():

@@ -10,12 +10,9 @@ from later_papers import (
     RESERVE,
     DensityOrdering,
     FromTheLongest,
-    GroupOrdering,
     KnownQueues,
     ReserveAdmission,
     StopTheLeastDense,
-    TokenCounters,
-    VtcOrdering,
     planned,
     policy,
 )
@@ -38,106 +35,8 @@ def run_to_the_end(world, after_s=1.0):
     return ran
 
 
-# --- VTC ---
-
-
-def vtc():
-    counters = TokenCounters()
-    return policy(ordering=VtcOrdering(counters)), counters
-
-
-def test_vtc_serves_the_least_served_client():
-    fair, counters = vtc()
-    world = World(fair, observers=(counters,))
-    world.up("i", seats=1)
-    for call_id in ("a1", "a2", "a3", "b1"):
-        world.arrive(call_id, workflow=call_id[0])
-    assert run_to_the_end(world) == ["a1", "b1", "a2", "a3"]
-    # 100 prompt tokens and 50 output tokens a call; b came in at a's level of 100
-    assert counters.served == {"a": 3 * 200.0, "b": 100.0 + 200.0}
-
-
-def test_vtc_counts_over_the_fleet_and_selects_at_each_instance():
-    fair, counters = vtc()
-    world = World(fair, observers=(counters,))
-    world.up("x", seats=1)
-    world.up("y", seats=1)
-    world.arrive("a1", workflow="a", pinned_to=InstanceId("x"))
-    world.arrive("running", workflow="r", pinned_to=InstanceId("y"))
-    world.arrive("a2", workflow="a", pinned_to=InstanceId("y"))
-    world.arrive("b1", workflow="b", pinned_to=InstanceId("y"))
-    world.post(ev.Progress(world.attempt_of("a1"), 400))
-    assert world.sent(world.end("running")) == [("b1", "y")]
-
-
-def test_vtc_charges_before_the_next_seat_of_the_same_event():
-    fair, counters = vtc()
-    world = World(fair, observers=(counters,))
-    world.up("i", seats=2)
-    world.arrive("wide", workflow="w", seats=2)
-    for call_id in ("a1", "a2", "b1"):
-        world.arrive(call_id, workflow=call_id[0])
-    assert world.sent(world.end("wide")) == [("a1", "i"), ("b1", "i")]
-
-
-def test_vtc_does_not_charge_for_a_call_that_never_ran():
-    fair, counters = vtc()
-    world = World(fair, observers=(counters,))
-    world.up("i", seats=1)
-    world.arrive("a1", workflow="a")
-    world.arrive("b1", workflow="b")
-    before = counters.of("b")
-    world.post(ev.CallCancelled("b1"))
-    assert counters.of("b") == before
-
-
-def test_counters_are_warm_when_vtc_is_switched_in():
-    fair, counters = vtc()
-    world = World(policy(), observers=(counters,))
-    world.up("i", seats=1)
-    for call_id in ("a1", "a2", "b1"):
-        world.arrive(call_id, workflow=call_id[0])
-    world.post(ev.Progress(world.attempt_of("a1"), 40))
-    world.post(ev.PolicySwitched(fair))
-    assert world.sent(world.end("a1")) == [("b1", "i")]
-
-
-# --- QLM ---
-
-
 def deadline(seconds):
     return {"slo": Slo(end_to_end_s=seconds)}
-
-
-def test_groups_keep_their_order_while_nobody_would_be_late():
-    world = World(policy(ordering=GroupOrdering()))
-    world.up("i", seats=1)
-    world.arrive("running")
-    world.arrive("relaxed", **deadline(90.0))
-    world.arrive("pressing", **deadline(50.0))
-    assert run_to_the_end(world) == ["running", "relaxed", "pressing"]
-
-
-def test_groups_are_reordered_when_one_would_be_late():
-    world = World(policy(ordering=GroupOrdering()))
-    world.up("i", seats=1)
-    world.arrive("running")
-    for number in range(5):
-        world.arrive(f"relaxed-{number}", **deadline(90.0))
-    for number in range(2):
-        # 5.5 s are ahead of them
-        world.arrive(f"pressing-{number}", **deadline(4.0))
-    assert run_to_the_end(world)[:4] == ["running", "pressing-0", "pressing-1", "relaxed-0"]
-
-
-def test_time_alone_reorders_groups_on_the_policys_tick():
-    world = World(policy(ordering=GroupOrdering(), tick_s=1.0))
-    world.up("i", seats=1)
-    world.arrive("running")
-    world.arrive("relaxed", **deadline(90.0))
-    world.arrive("pressing", **deadline(15.0))
-    world.post(ev.Tick(), after_s=14.5)
-    assert world.sent(world.end("running")) == [("pressing", "i")]
 
 
 # --- Tempo ---
@@ -304,14 +203,6 @@ def test_the_session_comes_back_to_its_room_past_those_who_wait_for_it():
 # --- and they conform ---
 
 
-def counting():
-    return vtc()[0]
-
-
-def grouping():
-    return policy(ordering=GroupOrdering())
-
-
 def preempting():
     ordering = DensityOrdering()
     return dense(preemption=StopTheLeastDense(ordering), tick_s=0.1)
@@ -326,7 +217,7 @@ def stealing():
     return policy(ordering=ordering, stealing=FromTheLongest(ordering))
 
 
-@pytest.mark.parametrize("make", [counting, grouping, preempting, planning, stealing])
+@pytest.mark.parametrize("make", [preempting, planning, stealing])
 @pytest.mark.parametrize("check", POLICY_CHECKS.values(), ids=POLICY_CHECKS)
 def test_the_kit_judges_them_like_any_other(make, check):
     check(make)
