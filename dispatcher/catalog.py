@@ -21,8 +21,9 @@ from policies.least_backlog import LeastBacklog
 from policies.qlm import Qlm
 from policies.round_robin import RoundRobin
 from policies.seats import SeatAdmission
+from policies.token_counters import TokenCounters
 from policies.urgency import Scope, Urgency
-from policies.vtc import TokenCounters, Vtc
+from policies.vtc import Vtc
 from policies.workload_balance import ScoreMode, WorkloadBalance
 from predictors.linear_cost import LinearCost, LinearCostSettings
 from predictors.prompt_tokens import PromptTokens
