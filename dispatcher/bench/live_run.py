@@ -106,26 +106,20 @@ def run(
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(
-            _run(
-                work=work,
-                fleet=fleet,
-                rate_per_s=rate_per_s,
-                seeds=seeds,
-                options=options,
-                on_workflow=on_workflow,
-            )
+            measured(work, fleet, rate_per_s, seeds, options, on_workflow=on_workflow)
         )
 
 
-async def _run(
-    *,
+async def measured(
     work: Work,
     fleet: Fleet,
     rate_per_s: float | None,
     seeds: Sequence[int],
     options: LiveOptions,
-    on_workflow: Callable[[], None],
+    *,
+    on_workflow: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, Any], list[str]]:
+    """As `run`, within a running event loop."""
     traces = [prepared(work, fleet, rate_per_s, seed) for seed in seeds]
     client = LiveClient(
         options.target,
