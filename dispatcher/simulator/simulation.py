@@ -147,6 +147,7 @@ class _Simulation:
             lengths=self._lengths,
             costs=self._costs,
             limits=limits,
+            observers=catalog.observers(services),
         )
         self._players = {
             instance_id: EnginePlayer(
