@@ -1,8 +1,16 @@
-"""Numbers read back from a store: finite and within bounds, or refused."""
+"""Numbers read back from a store or handed in: finite and within bounds, or refused or moved."""
 
 from __future__ import annotations
 
 import math
+
+
+def within(value: float, low: float, high: float) -> float:
+    """The nearest that is in [low, high]; `low` for what is no number."""
+    if low < value < high:
+        return float(value)
+    # `value` comes second: a comparison with NaN is false, and the other one stays.
+    return float(min(high, max(low, value)))
 
 
 def number(value: object, what: str, low: float = -math.inf, high: float = math.inf) -> float:

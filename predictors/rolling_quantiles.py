@@ -9,11 +9,12 @@ last a prior: exponential, the least committal law of a positive length whose me
 from __future__ import annotations
 
 import math
-from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
 
 from dispatcher.core.types import CallSpec, LengthEstimate
 from predictors._numbers import count
@@ -22,9 +23,13 @@ PROBABILITIES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 """Quantiles that every estimate carries."""
 
 _MAX_TOKENS = 2**31 - 1
+_NO_CAP = float(_MAX_TOKENS)
 
 _LengthKey = tuple[str, ...]
 """(model, application, stage), or its first one or two parts."""
+
+_Seven = tuple[float, float, float, float, float, float, float]
+"""One number per quantile."""
 
 _STEPS = ("global", "model", "application", "stage")
 """Name of each step, by how many parts its key has."""
@@ -70,24 +75,19 @@ class RollingQuantiles:
             raise ValueError("window and min_samples must be at least 1")
         if not 1 <= self._settings.prior_tokens <= _MAX_TOKENS:
             raise ValueError("prior_tokens must be at least 1 and below 2^31")
-        self._global = _Window(self._settings.window)
+        self._global = _Window(self._settings.window, _STEPS[0])
         #: least recently taught first
         self._windows: OrderedDict[_LengthKey, _Window] = OrderedDict()
         self._quality = _Quality(self._settings.error_memory)
+        mean = self._settings.prior_tokens
+        self._prior_tokens = tuple(-mean * math.log1p(-p) for p in PROBABILITIES)
 
     def predict(self, spec: CallSpec) -> LengthEstimate:
         """Quantiles of the first step that knows enough, within the call's own limits."""
         exact = _exact_tokens(spec)
         if exact is not None:
             return LengthEstimate(float(exact), ((0.5, float(exact)),), "exact")
-        # In this order what is no number becomes 0.
-        floor = min(_MAX_TOKENS, max(0.0, spec.features.get("min_tokens", 0.0)))
-        cap = float(_MAX_TOKENS if spec.max_tokens is None else _limited(spec.max_tokens))
-        for key in _keys(spec):
-            window = self._windows.get(key) if key else self._global
-            if window is not None and len(window) >= self._settings.min_samples:
-                return window.estimate(floor, cap, f"rolling:{_STEPS[len(key)]}")
-        return self._prior(floor, cap)
+        return self._estimate(spec, _keys(spec))
 
     def learn(self, spec: CallSpec, output_tokens: int) -> None:
         """Take the length of a call that ended well; nothing is learned from 0 tokens or less.
@@ -98,10 +98,20 @@ class RollingQuantiles:
         """
         if not 0 < output_tokens < math.inf or _exact_tokens(spec) is not None:
             return
-        tokens = _limited(output_tokens)
-        self._quality.learn(self.predict(spec), tokens)
-        for key in _keys(spec):
-            self._window(key).add(tokens)
+        tokens = float(_limited(output_tokens))
+        keys = _keys(spec)
+        self._quality.learn(self._estimate(spec, keys), tokens)
+        windows = self._windows
+        for key in keys:
+            window = windows.get(key)
+            if window is None:
+                window = windows[key] = _Window(self._settings.window, _STEPS[len(key)])
+                if len(windows) > self._settings.max_keys:
+                    windows.popitem(last=False)
+            else:
+                windows.move_to_end(key)
+            window.add(tokens)
+        self._global.add(tokens)
 
     def stats(self) -> dict[str, object]:
         """Sample counts, coverage of the quantiles, mean absolute error; JSON-ready."""
@@ -124,7 +134,7 @@ class RollingQuantiles:
         windows = state.get("windows")
         if not isinstance(windows, list):
             raise ValueError("windows: expected a list")
-        everything = self._filled(state.get("global"))
+        everything = self._filled(state.get("global"), _STEPS[0])
         filled: OrderedDict[_LengthKey, _Window] = OrderedDict()
         for entry in windows[-self._settings.max_keys :]:
             if not isinstance(entry, list) or len(entry) != 2:
@@ -132,97 +142,120 @@ class RollingQuantiles:
             key, samples = entry
             if not isinstance(key, list) or not 1 <= len(key) < len(_STEPS):
                 raise ValueError("windows: expected keys of one to three parts")
-            filled[tuple(str(part) for part in key)] = self._filled(samples)
+            filled[tuple(str(part) for part in key)] = self._filled(samples, _STEPS[len(key)])
         self._global, self._windows = everything, filled
 
-    def _filled(self, samples: object) -> _Window:
+    def _filled(self, samples: object, step: str) -> _Window:
         if not isinstance(samples, list):
             raise ValueError("samples: expected a list of token counts")
-        window = _Window(self._settings.window)
+        window = _Window(self._settings.window, step)
         for tokens in samples[-self._settings.window :]:
-            window.add(count(tokens, "tokens", 1, _MAX_TOKENS))
+            window.add(float(count(tokens, "tokens", 1, _MAX_TOKENS)))
         return window
 
-    def _window(self, key: _LengthKey) -> _Window:
-        if not key:
-            return self._global
-        window = self._windows.get(key)
-        if window is None:
-            window = self._windows[key] = _Window(self._settings.window)
-            if len(self._windows) > self._settings.max_keys:
-                self._windows.popitem(last=False)
-        else:
-            self._windows.move_to_end(key)
-        return window
+    def _estimate(self, spec: CallSpec, keys: Iterable[_LengthKey]) -> LengthEstimate:
+        """That of the first step that knows enough."""
+        floor, cap = 0.0, _NO_CAP
+        if spec.features:
+            # In this order what is no number becomes 0.
+            floor = float(min(_MAX_TOKENS, max(0.0, spec.features.get("min_tokens", 0.0))))
+        if spec.max_tokens is not None:
+            cap = float(_limited(spec.max_tokens))
+        least = self._settings.min_samples
+        for key in keys:
+            window = self._windows.get(key)
+            if window is not None and len(window.arrivals) >= least:
+                return window.estimate(floor, cap)
+        if len(self._global.arrivals) >= least:
+            return self._global.estimate(floor, cap)
+        return self._prior(floor, cap)
 
     def _prior(self, floor: float, cap: float) -> LengthEstimate:
         mean = self._settings.prior_tokens
         expected = mean * -math.expm1(-cap / mean)
-        quantiles = tuple((p, _between(-mean * math.log1p(-p), floor, cap)) for p in PROBABILITIES)
-        return LengthEstimate(_between(expected, floor, cap), quantiles, "prior")
+        values = [_between(tokens, floor, cap) for tokens in self._prior_tokens]
+        return LengthEstimate(_between(expected, floor, cap), _paired(values), "prior")
 
 
 class _Window:
-    """The latest lengths of one key, in order of arrival and sorted."""
+    """The latest lengths of one key, in order of arrival and sorted.
 
-    __slots__ = ("_arrivals", "_cached", "_next", "_size", "_sorted", "_total")
+    Whole numbers, kept as floats since that is what estimates are made of. Each estimate is kept
+    until the next length comes. Where a more particular window always speaks, nobody asks this
+    one: after as many lengths as it holds it stops sorting, until it is asked again.
+    """
 
-    def __init__(self, size: int) -> None:
+    __slots__ = (
+        "_limited",
+        "_limits",
+        "_size",
+        "_sorted",
+        "_source",
+        "_total",
+        "_unasked",
+        "_unlimited",
+        "arrivals",
+    )
+
+    def __init__(self, size: int, step: str) -> None:
         self._size = size
-        self._arrivals = array("i")
-        self._sorted = array("i")
-        self._next = 0
-        self._total = 0
-        self._cached: LengthEstimate | None = None
+        self._source = f"rolling:{step}"
+        #: oldest first
+        self.arrivals: deque[float] = deque(maxlen=size)
+        #: the same in ascending order; `None`: not kept for now
+        self._sorted: list[float] | None = []
+        #: theirs, while they are sorted; no rounding in sums of whole numbers
+        self._total = 0.0
+        #: lengths added since it was last asked
+        self._unasked = 0
+        self._unlimited: LengthEstimate | None = None
+        #: the latest estimate that limits changed, and those limits
+        self._limited: LengthEstimate | None = None
+        self._limits = (0.0, 0.0)
 
-    def __len__(self) -> int:
-        return len(self._arrivals)
-
-    def add(self, tokens: int) -> None:
-        if len(self._arrivals) < self._size:
-            self._arrivals.append(tokens)
-        else:
-            oldest = self._arrivals[self._next]
-            self._sorted.pop(bisect_left(self._sorted, oldest))
-            self._total -= oldest
-            self._arrivals[self._next] = tokens
-            self._next = (self._next + 1) % self._size
-        insort(self._sorted, tokens)
-        self._total += tokens
-        self._cached = None
+    def add(self, tokens: float) -> None:
+        arrivals, ordered = self.arrivals, self._sorted
+        if ordered is not None:
+            self._unlimited = self._limited = None
+            self._unasked += 1
+            if self._unasked > self._size:
+                self._sorted = None
+            else:
+                if len(arrivals) == self._size:
+                    oldest = arrivals[0]
+                    del ordered[bisect_left(ordered, oldest)]
+                    self._total -= oldest
+                insort(ordered, tokens)
+                self._total += tokens
+        arrivals.append(tokens)
 
     def samples(self) -> list[int]:
         """Oldest first."""
-        return [*self._arrivals[self._next :], *self._arrivals[: self._next]]
+        return [int(tokens) for tokens in self.arrivals]
 
-    def estimate(self, floor: float, cap: float, source: str) -> LengthEstimate:
-        if floor <= self._sorted[0] and cap >= self._sorted[-1]:
-            # A window always speaks for the same step, so its unlimited estimate can be kept.
-            if self._cached is None:
-                self._cached = LengthEstimate(
-                    max(1.0, self._total / len(self._sorted)), self._quantiles(), source
-                )
-            return self._cached
-        quantiles = tuple((p, _between(value, floor, cap)) for p, value in self._quantiles())
-        return LengthEstimate(self._limited_mean(floor, cap), quantiles, source)
-
-    def _quantiles(self) -> tuple[tuple[float, float], ...]:
-        last = len(self._sorted) - 1
-        # The next sample is as likely in each of the n + 1 gaps, hence p (n + 1) - 1.
-        ranks = (min(last, max(0, math.ceil(p * (last + 2)) - 1)) for p in PROBABILITIES)
-        return tuple(
-            (p, float(self._sorted[rank])) for p, rank in zip(PROBABILITIES, ranks, strict=True)
-        )
-
-    def _limited_mean(self, floor: float, cap: float) -> float:
-        """Mean of what the lengths become within the limits; a cap wins over a floor."""
-        low = bisect_right(self._sorted, floor)
-        high = max(low, bisect_left(self._sorted, cap))
-        count = len(self._sorted)
-        total = sum(self._sorted[low:high]) + low * min(floor, cap)
-        if high < count:
-            total += (count - high) * cap
-        return _between(total / count, floor, cap)
+    def estimate(self, floor: float, cap: float) -> LengthEstimate:
+        """What the lengths say, moved into [floor, cap]; there must be some."""
+        ordered = self._sorted
+        if ordered is None:
+            ordered = self._sorted = sorted(self.arrivals)
+            self._total = sum(ordered)
+        self._unasked = 0
+        if floor <= ordered[0] and cap >= ordered[-1]:
+            if self._unlimited is None:
+                # No length is below 1, hence nor is their mean.
+                mean = self._total / len(ordered)
+                values = _ranked(len(ordered))(ordered)
+                self._unlimited = LengthEstimate(mean, _paired(values), self._source)
+            return self._unlimited
+        if self._limited is None or self._limits != (floor, cap):
+            values = [
+                value if floor <= value <= cap else _between(value, floor, cap)
+                for value in _ranked(len(ordered))(ordered)
+            ]
+            mean = _limited_mean(ordered, floor, cap)
+            self._limited = LengthEstimate(mean, _paired(values), self._source)
+            self._limits = (floor, cap)
+        return self._limited
 
 
 class _Quality:
@@ -231,34 +264,67 @@ class _Quality:
     def __init__(self, memory: float) -> None:
         self._memory = memory
         self._samples = 0
-        self._coverage = dict.fromkeys(PROBABILITIES, 0.0)
+        #: by PROBABILITIES
+        self._coverage: _Seven = (0.0,) * 7
         self._error_tokens = 0.0
-        self._sources: Counter[str] = Counter()
+        self._sources: dict[str, int] = {}
 
-    def learn(self, estimate: LengthEstimate, tokens: int) -> None:
+    def learn(self, estimate: LengthEstimate, tokens: float) -> None:
         self._samples += 1
-        rate = max(1.0 / self._samples, 1.0 / self._memory)
-        self._sources[estimate.source] += 1
+        rate = 1.0 / min(self._samples, self._memory)
+        self._sources[estimate.source] = self._sources.get(estimate.source, 0) + 1
         self._error_tokens += rate * (abs(estimate.expected_tokens - tokens) - self._error_tokens)
-        for p, value in estimate.quantiles:
-            covered = 1.0 if tokens <= value else 0.0
-            self._coverage[p] += rate * (covered - self._coverage[p])
+        # Written out: a loop over the seven takes four times as long.
+        (_, t), (_, u), (_, v), (_, w), (_, x), (_, y), (_, z) = estimate.quantiles
+        a, b, c, d, e, f, g = self._coverage
+        self._coverage = (
+            a + rate * (1.0 - a) if tokens <= t else a - rate * a,
+            b + rate * (1.0 - b) if tokens <= u else b - rate * b,
+            c + rate * (1.0 - c) if tokens <= v else c - rate * c,
+            d + rate * (1.0 - d) if tokens <= w else d - rate * d,
+            e + rate * (1.0 - e) if tokens <= x else e - rate * e,
+            f + rate * (1.0 - f) if tokens <= y else f - rate * f,
+            g + rate * (1.0 - g) if tokens <= z else g - rate * g,
+        )
 
     def stats(self) -> dict[str, object]:
         return {
             "samples": self._samples,
-            "coverage": {str(p): share for p, share in self._coverage.items()},
+            "coverage": dict(zip(map(str, PROBABILITIES), self._coverage, strict=True)),
             "mean_abs_error_tokens": self._error_tokens,
             "sources": dict(self._sources),
         }
 
 
-def _keys(spec: CallSpec) -> list[_LengthKey]:
-    """Most particular first; the empty key is everything."""
-    keys: list[_LengthKey] = [(spec.model, spec.application), (spec.model,), ()]
-    if spec.stage is not None:
-        keys.insert(0, (spec.model, spec.application, spec.stage))
-    return keys
+def _keys(spec: CallSpec) -> tuple[_LengthKey, ...]:
+    """Most particular first, without that of everything."""
+    model, application, stage = spec.model, spec.application, spec.stage
+    if stage is None:
+        return (model, application), (model,)
+    return (model, application, stage), (model, application), (model,)
+
+
+@lru_cache(maxsize=1024)
+def _ranked(size: int) -> itemgetter[tuple[float, ...]]:
+    """Picks the quantiles out of so many sorted samples."""
+    # The next sample is as likely in each of the n + 1 gaps, hence p (n + 1) - 1.
+    return itemgetter(*(min(size, max(1, math.ceil(p * (size + 1)))) - 1 for p in PROBABILITIES))
+
+
+def _paired(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    p, q, r, s, t, u, v = PROBABILITIES
+    a, b, c, d, e, f, g = values
+    return (p, a), (q, b), (r, c), (s, d), (t, e), (u, f), (v, g)
+
+
+def _limited_mean(ordered: Sequence[float], floor: float, cap: float) -> float:
+    """Mean of what the lengths become within the limits; a cap wins over a floor."""
+    low = bisect_right(ordered, floor)
+    high = max(low, bisect_left(ordered, cap))
+    total = sum(ordered[low:high]) + low * min(floor, cap)
+    if high < len(ordered):
+        total += (len(ordered) - high) * cap
+    return _between(total / len(ordered), floor, cap)
 
 
 def _exact_tokens(spec: CallSpec) -> int | None:
@@ -267,7 +333,9 @@ def _exact_tokens(spec: CallSpec) -> int | None:
     return None
 
 
-def _limited(tokens: int) -> int:
+def _limited(tokens: float) -> int:
+    if isinstance(tokens, int) and 1 <= tokens <= _MAX_TOKENS:
+        return tokens
     return round(min(max(1, tokens), _MAX_TOKENS))
 
 
