@@ -81,6 +81,9 @@ async def test_the_embedded_fleet_serves_and_ends_with_the_gateway(tmp_path: Pat
             )
             assert response.content.endswith(b"data: [DONE]\n\n")
             engines = (await http.get("/admin/engines")).json()
+            while not all(engine["up"] for engine in engines):
+                await asyncio.sleep(0.02)
+                engines = (await http.get("/admin/engines")).json()
             assert [engine["id"] for engine in engines] == ["a100-0", "a100-1", "l40-0", "a6000-0"]
             assert all(engine["seats"] == 8 for engine in engines)
         child.send_signal(signal.SIGTERM)
