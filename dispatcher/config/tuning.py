@@ -49,7 +49,7 @@ class TuningSettings(Section):
         default=_RULES.max_calls, ge=1, le=100_000, description="most calls replayed, the latest"
     )
     timeout_s: float = Field(
-        default=60.0, gt=0, le=3_600, description="a replay that takes longer is given up, seconds"
+        default=120.0, gt=0, le=3_600, description="a replay that takes longer is given up, seconds"
     )
 
     @model_validator(mode="after")

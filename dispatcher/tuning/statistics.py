@@ -30,7 +30,7 @@ def percentile(values: Sequence[float], share: float) -> float:
     """Linear between the two nearest values.
 
     Args:
-        values: In any order; at least one.
+        values: In any order; at least one. They may be infinite.
         share: 0 gives the least, 1 the greatest.
 
     Example:
@@ -39,8 +39,9 @@ def percentile(values: Sequence[float], share: float) -> float:
     """
     ordered = sorted(values)
     below, weight = _position(len(ordered), share)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + weight * (ordered[above] - ordered[below])
+    low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
+    # between two infinities, and next to one, there is nothing to weigh
+    return low if weight == 0.0 or low == high else low + weight * (high - low)
 
 
 def _position(count: int, share: float) -> tuple[int, float]:

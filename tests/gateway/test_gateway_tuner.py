@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 import tuner_fakes
-from gateway_harness import Running, gateway, ok, scripted
+from gateway_harness import Running, emulated, gateway, ok, scripted
 
 from dispatcher.gateway.tuner.worker import Worker, WorkerError
+from dispatcher.simulator.replay import replay as simulated
 from dispatcher.traces import TraceCall, TraceWorkflow
 from dispatcher.traces.assembly import Assembled
-from dispatcher.tuning import Replay
+from dispatcher.tuning import ALPHAS, Replay
 
 #: windows close by themselves long after these tests
 LONG = {"window_s": 1000, "max_window_s": 1000, "min_workflows": 3}
@@ -94,6 +95,32 @@ async def test_a_tune_that_is_asked_for_replays_what_ended_and_adopts_the_best()
         assert (again["outcome"], again["alpha"], again["gain"]) == ("kept", 0.4, 0.0)
 
 
+async def test_the_simulator_replays_what_emulated_engines_served() -> None:
+    async with (
+        emulated(2) as urls,
+        gateway(urls, replay=simulated, tuning=LONG) as running,
+    ):
+        for number in range(4):
+            await query(running, f"w{number}")
+        entry = (await running.http.post("/admin/tuner/run")).json()
+        assert entry["outcome"] in ("adopted", "kept"), entry
+        assert [score["alpha"] for score in entry["curve"]] == list(ALPHAS)
+        assert all(score["p95_s"] > 0 for score in entry["curve"])
+        assert all(0 <= score["slo_attainment"] <= 1 for score in entry["curve"])
+        assert entry["window"] == {**entry["window"], "workflows": 4, "calls_replayed": 12}
+
+
+async def query(running: Running, name: str) -> None:
+    """A call, and then two side by side, of which one ends the workflow."""
+
+    async def call(stage: str, **headers: str) -> None:
+        own = {"x-headway-workflow-id": name, "x-headway-stage": stage, **headers}
+        assert (await running.chat(name * 50, max_tokens=20, headers=own)).status_code == 200
+
+    await call("link")
+    await asyncio.gather(call("write"), call("write", **{"x-headway-final": "1"}))
+
+
 async def test_the_replay_gets_the_fleet_and_the_policy_as_plain_data_and_a_low_rank() -> None:
     async with tuned(tuner_fakes.describes, LONG) as running:
         await workflows(running, 3)
@@ -155,20 +182,20 @@ async def test_a_window_that_is_worse_is_tuned_on_again_and_then_is_the_referenc
 
 
 @pytest.mark.parametrize(
-    ("replay", "reason"),
+    ("replay", "timeout_s", "reason"),
     [
-        (tuner_fakes.raises, "RuntimeError: no simulator today"),
-        (tuner_fakes.not_a_curve, "the replay gave a NoneType"),
-        (tuner_fakes.dies, "exit code -9"),
-        (tuner_fakes.hangs, "took longer than 3 s"),
-        (lambda request: request, "the job cannot travel"),
+        (tuner_fakes.raises, 100, "RuntimeError: no simulator today"),
+        (tuner_fakes.not_a_curve, 100, "the replay gave a NoneType"),
+        (tuner_fakes.dies, 100, "exit code -9"),
+        (tuner_fakes.hangs, 1, "took longer than 1 s"),
+        (lambda request: request, 100, "the job cannot travel"),
     ],
     ids=["raises", "not_a_curve", "dies", "hangs", "lambda"],
 )
 async def test_a_replay_that_fails_is_written_down_and_traffic_goes_on(
-    replay: Replay, reason: str
+    replay: Replay, timeout_s: float, reason: str
 ) -> None:
-    async with tuned(replay, {**LONG, "timeout_s": 3}) as running:
+    async with tuned(replay, {**LONG, "timeout_s": timeout_s}) as running:
         await workflows(running, 3)
         tuning = asyncio.create_task(running.http.post("/admin/tuner/run"))
         await workflows(running, 3, start=10)

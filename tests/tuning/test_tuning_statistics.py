@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 
@@ -22,6 +23,18 @@ def test_percentiles_are_those_of_the_standard_library(values: list[float]) -> N
     expected = statistics.quantiles(values, n=20, method="inclusive")
     for number, quantile in enumerate(expected, 1):
         assert percentile(values, number / 20) == pytest.approx(quantile, rel=1e-9, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "expected"),
+    [
+        ([1.0, math.inf, math.inf], 0.95, math.inf),
+        ([1.0, 2.0, math.inf], 0.5, 2.0),
+        ([1.0, 2.0, math.inf], 0.51, math.inf),
+    ],
+)
+def test_percentiles_among_infinities(values: list[float], share: float, expected: float) -> None:
+    assert percentile(values, share) == expected
 
 
 def test_a_percentile_of_nothing_is_an_error() -> None:
