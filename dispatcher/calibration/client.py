@@ -22,6 +22,7 @@ from dispatcher.gateway.fleet.scrape import parse_scrape
 
 _SHORT_S = 5.0
 """For pages that an engine answers at once."""
+_LOOK_S = 0.1
 _PAGE_BYTES_MAX = 4 * 1024 * 1024
 _REFUSAL_CHARACTERS = 300
 _TOKENS = re.compile(rb'"completion_tokens": ?(\d+)')
@@ -47,6 +48,15 @@ class Description:
     vllm_version: str | None
     kv_capacity_tokens: int | None
     busy_calls: int
+
+
+@dataclass(slots=True)
+class Load:
+    """The most calls that an engine's gauges showed while they were watched."""
+
+    running: int = 0
+    waiting: int = 0
+    says_nothing: bool = True
 
 
 class EngineClient:
@@ -166,6 +176,28 @@ class EngineClient:
         if prompt_tokens > 32:
             self._tokens_per_word = max(0.05, (prompt_tokens - 6) / prompt.count(" "))
         return StreamTrace(sent_s, prompt_tokens, stream.cached_tokens, tuple(stream.points))
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[Load]:
+        """Watch the engine's gauges while the context lasts; many engines have none."""
+        load = Load()
+
+        async def watch() -> None:
+            while page := await self._page("/metrics", optional=True):
+                if b"vllm:num_requests_waiting" not in page:
+                    return
+                gauges = parse_scrape(page).gauges
+                load.says_nothing = False
+                load.running = max(load.running, gauges.running)
+                load.waiting = max(load.waiting, gauges.waiting)
+                await asyncio.sleep(_LOOK_S)
+
+        watching = asyncio.create_task(watch())
+        try:
+            yield load
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
     @asynccontextmanager
     async def _opened(self, prompt: str, max_tokens: int) -> AsyncIterator[AsyncIterator[bytes]]:

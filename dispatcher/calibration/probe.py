@@ -24,7 +24,7 @@ LONGEST = 8_192
 """Prompt tokens of the longest probe, unless told otherwise."""
 
 _WARM_UP_TOKENS = 16
-_LEAST_OUTPUT, _MOST_OUTPUT = 48, 1_024
+_LEAST_OUTPUT, _MOST_OUTPUT = 64, 1_024
 _PREFILL_STEPS = 5
 _VISITORS = 3
 _SETTLE_GAPS = 8
@@ -129,9 +129,12 @@ class Probe:
         together = len(overlapping(traces))
         if together < running and self.seats is None:
             # once more: tokens that were held back look like calls that had to wait
-            traces = await self._side_by_side(running, tokens, output)
+            async with self._client.watched() as load:
+                traces = await self._side_by_side(running, tokens, output)
             together = max(together, len(overlapping(traces)))
-            self.seats = together if together < running else None
+            if load.says_nothing or load.waiting:
+                self.seats = max(together, load.running)
+                self.seats = self.seats if self.seats < running else None
         self.most_running = max(self.most_running, together)
         sample = decode_sample(traces)
         if sample is not None:

@@ -219,8 +219,8 @@ class _Session:
             return fit_times(probe.samples)
         except TooFewSamplesError as error:
             raise CalibrationError(
-                f"{url}: too slow for {self._options.budget_s:g} s ({error}): give it more time"
-                " (--budget-s)"
+                f"{url}: could not be measured in {self._options.budget_s:g} s ({error}): give it"
+                " more time (--budget-s), and see that the machine has nothing else to do"
             ) from error
 
 

@@ -15,7 +15,7 @@ import uvicorn
 from click.testing import Result
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from typer.testing import CliRunner
 
@@ -59,13 +59,22 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def scripted(complete: Handler, models: Handler | None = None) -> AsyncIterator[str]:
-    """An engine of which `/v1/completions`, and `/v1/models` if given, does what the test says."""
+async def scripted(
+    complete: Handler, models: Handler | None = None, metrics: str | None = None
+) -> AsyncIterator[str]:
+    """An engine of which `/v1/completions`, and `/v1/models` if given, does what the test says.
+
+    Its `/metrics` is a 404 unless given.
+    """
 
     async def one_model(_: Request) -> Response:
         return JSONResponse({"data": [{"id": "tiny", "max_model_len": 2048}]})
 
+    async def gauges(_: Request) -> Response:
+        return PlainTextResponse(metrics or "", 404 if metrics is None else 200)
+
     routes = [
+        Route("/metrics", gauges),
         Route("/v1/models", models or one_model),
         Route("/v1/completions", complete, methods=["POST"]),
     ]

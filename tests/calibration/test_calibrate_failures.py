@@ -12,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from dispatcher.calibration import client
+from dispatcher.calibration.client import EngineClient
+from dispatcher.calibration.probe import Plan, Probe
 
 #: an engine is given up after a third of it without a byte
 HASTE = ("--budget-s", "3")
@@ -163,6 +165,43 @@ async def test_one_bad_engine_of_two_ends_it_all(tmp_path: Path) -> None:
         options = ("--engine", bad, "--budget-s", "20", "--rounds", "1", "--seats", "2")
         said = await refused(good, tmp_path / "p.yaml", *options)
     assert f"{bad}: refused a call" in said
+
+
+GAUGES = "vllm:num_requests_running 2\nvllm:num_requests_waiting {}\n"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "seats"),
+    [
+        (None, 1),  # nothing else tells
+        (GAUGES.format(0), None),  # both ran: their tokens were held back
+        (GAUGES.format(1), None),  # as many as were asked ran
+        (GAUGES.format(1).replace(" 2", " 1"), 1),
+    ],
+)
+async def test_held_back_tokens_are_not_taken_for_a_want_of_seats(
+    metrics: str | None, seats: int | None
+) -> None:
+    turn = asyncio.Lock()
+
+    async def complete(request: Request) -> Response:
+        tokens = (await request.json())["max_tokens"]
+
+        async def body() -> AsyncIterator[bytes]:
+            async with turn:  # one whole answer after the other
+                yield b"".join(event(token) for token in range(1, tokens + 1))
+                await asyncio.sleep(0.01)
+            yield b"data: [DONE]\n\n"
+
+        return StreamingResponse(body())
+
+    async with scripted(complete, metrics=metrics) as url, EngineClient(url) as engine:
+        probe = Probe(engine, await engine.describe(), Plan(most_running=2))
+        await probe.warm_up()
+        [side_by_side] = [act for name, act in probe.steps() if name == "2 running at 24 tokens"]
+        await side_by_side()
+    assert probe.seats == seats
+    assert probe.samples.decode == []
 
 
 async def test_too_little_time(tmp_path: Path) -> None:

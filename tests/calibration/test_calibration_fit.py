@@ -191,7 +191,7 @@ def test_a_call_that_waited_for_a_seat_is_left_out() -> None:
 
 
 def test_tokens_that_were_held_back_tell_nothing() -> None:
-    burst = StreamTrace(0.0, 100, 0, ((1.0, 1), (1.0001, 5)))
+    burst = StreamTrace(0.0, 100, 0, ((1.0, 1), (1.0001, 30), (1.0002, 400)))
     assert decode_sample([burst]) is None
     assert decode_sample([burst, stream(0.9, 0.02, 50)]) is None
 
