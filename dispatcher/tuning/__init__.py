@@ -14,8 +14,10 @@ from dispatcher.tuning.replay import (
     ReplayInstance,
     ReplayRequest,
     ReplayResult,
-    cut_to_calls,
     fitted_profile,
+    from_zero,
+    latest,
+    replay_from_zero,
 )
 from dispatcher.tuning.rules import TestName, TuningRules
 from dispatcher.tuning.statistics import RegressionTest, percentile, regression_p
@@ -36,10 +38,12 @@ __all__ = [
     "TuningRules",
     "Window",
     "choose",
-    "cut_to_calls",
     "fitted_profile",
+    "from_zero",
+    "latest",
     "percentile",
     "regression_p",
+    "replay_from_zero",
     "tune_trace",
     "with_present",
 ]

@@ -11,7 +11,8 @@ from dispatcher.tuning.replay import (
     Replay,
     ReplayInstance,
     ReplayRequest,
-    cut_to_calls,
+    from_zero,
+    latest,
 )
 from dispatcher.tuning.rules import TuningRules
 
@@ -48,7 +49,7 @@ def tune_trace(
         raise ValueError("expected at least one workflow and one engine")
     rules = rules or TuningRules()
     request = ReplayRequest(
-        trace=cut_to_calls(trace, rules.max_calls),
+        trace=from_zero(latest(trace, rules.max_calls)),
         fleet=tuple(fleet),
         policy=policy,
         params=params,

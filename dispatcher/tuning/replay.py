@@ -100,23 +100,30 @@ def fitted_profile(costs: CostModel, instance_id: InstanceId) -> CostProfile:
     )
 
 
-def cut_to_calls(trace: Sequence[TraceWorkflow], max_calls: int) -> tuple[TraceWorkflow, ...]:
-    """The latest workflows with at most so many calls (at least one workflow), from 0 on.
+def latest(trace: Sequence[TraceWorkflow], max_calls: int) -> tuple[TraceWorkflow, ...]:
+    """The last workflows with at most so many calls; at least one workflow, where there is one.
 
     Args:
-        trace: In the order in which they ended; the last ones are kept.
+        trace: In the order in which they ended.
         max_calls: Of all of them together.
-
-    Returns:
-        By arrival, which counts from the first of them.
     """
-    kept: list[TraceWorkflow] = []
-    calls = 0
-    for workflow in reversed(trace):
-        calls += len(workflow.calls)
-        if kept and calls > max_calls:
+    first, calls = len(trace), 0
+    while first:
+        calls += len(trace[first - 1].calls)
+        if calls > max_calls and first < len(trace):
             break
-        kept.append(workflow)
-    kept.sort(key=lambda workflow: workflow.arrival_s)
-    first_s = kept[0].arrival_s if kept else 0.0
-    return tuple(replace(one, arrival_s=one.arrival_s - first_s) for one in kept)
+        first -= 1
+    return tuple(trace[first:])
+
+
+def from_zero(trace: Sequence[TraceWorkflow]) -> tuple[TraceWorkflow, ...]:
+    """By arrival, counted from the first one's."""
+    ordered = sorted(trace, key=lambda workflow: workflow.arrival_s)
+    first_s = ordered[0].arrival_s if ordered else 0.0
+    return tuple(replace(one, arrival_s=one.arrival_s - first_s) for one in ordered)
+
+
+def replay_from_zero(job: tuple[Replay, ReplayRequest]) -> ReplayResult:
+    """Replay a request whose trace is as it was seen: what a worker process is given to do."""
+    replay, request = job
+    return replay(replace(request, trace=from_zero(request.trace)))

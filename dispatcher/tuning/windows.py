@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dispatcher.traces.assembly import Assembled
 from dispatcher.traces.types import TraceWorkflow
-from dispatcher.tuning.replay import cut_to_calls
+from dispatcher.tuning.replay import latest
 from dispatcher.tuning.rules import TuningRules
 from dispatcher.tuning.statistics import P95, percentile
 
@@ -26,7 +26,7 @@ class Window:
     latencies_s: tuple[float, ...]
     """Of the workflows that ended well, in the order in which they ended."""
     trace: tuple[TraceWorkflow, ...]
-    """All of them, by arrival from 0 on; the latest, where there are too many calls."""
+    """All of them, in the order in which they ended; the latest, where there are too many calls."""
 
     @property
     def p95_s(self) -> float:
@@ -152,5 +152,5 @@ class Monitor:
             number=self._number + 1,
             span_s=now_s - since_s,
             latencies_s=tuple(latency for latency in latencies if latency is not None),
-            trace=cut_to_calls([sample.trace for sample in inside], self.rules.max_calls),
+            trace=latest([sample.trace for sample in inside], self.rules.max_calls),
         )

@@ -25,6 +25,7 @@ from dispatcher.tuning import (
     Window,
     choose,
     regression_p,
+    replay_from_zero,
     with_present,
 )
 
@@ -231,7 +232,8 @@ class LiveTuner:
         choice: Choice | None = None
         began_s = self._clock()
         try:
-            result = await self._worker.run(self._replay, request, self._settings.timeout_s)
+            job = (self._replay, request)
+            result = await self._worker.run(replay_from_zero, job, self._settings.timeout_s)
             if not isinstance(result, ReplayResult):
                 raise ReplayError(f"the replay gave a {type(result).__name__}, not a curve")
             choice = choose(result, alpha, self._rules.min_gain)
