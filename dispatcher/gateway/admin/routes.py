@@ -215,7 +215,7 @@ def _tuner_routes(router: APIRouter, gateway: Gateway) -> None:
         try:
             return await gateway.tuner.run_now()
         except NotNowError as error:
-            raise ApiError(409, f"{error}.", code=error.code) from error
+            raise ApiError(409, f"Nothing is tuned: {error}.", code=error.code) from error
 
     @router.get("/recording", summary="The trace file that live traffic is recorded to")
     async def recording() -> dict[str, object]:
