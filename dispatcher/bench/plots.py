@@ -29,7 +29,12 @@ class PlotsMissingError(HeadwayError):
     """There is no matplotlib."""
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """Matplotlib's pyplot, set up so that the same figure gives the same file.
+
+    Raises:
+        PlotsMissingError: There is none; says what to install.
+    """
     try:
         import matplotlib as mpl  # noqa: PLC0415 - only who draws needs it
         from matplotlib import pyplot as plt  # noqa: PLC0415
@@ -49,7 +54,7 @@ def require() -> None:
     Raises:
         PlotsMissingError: They cannot; says what to install.
     """
-    _pyplot()
+    pyplot()
 
 
 def draw_run(document: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -63,7 +68,7 @@ def draw_run(document: Mapping[str, Any], folder: Path) -> list[Path]:
         PlotsMissingError: There is no matplotlib.
         OSError: The folder or a file cannot be written.
     """
-    plt = _pyplot()
+    plt = pyplot()
     folder.mkdir(parents=True, exist_ok=True)
     rows, results = document["summary"], document["results"]
     made: list[Path] = []

@@ -24,11 +24,11 @@ DEFAULT_SCALE = 5.0
 3.5 and 8."""
 
 SCALES: tuple[float, ...] = (
-    *(0.5 * step for step in range(2, 21)),
+    *(0.25 * step for step in range(4, 41)),
     *(float(scale) for scale in range(11, 21)),
     *(25.0, 30.0, 40.0, 50.0),
 )
-"""Scales that are scored: 1 to 10 by halves, to 20 by ones, then 25, 30, 40, 50."""
+"""Scales that are scored: 1 to 10 by quarters, to 20 by ones, then 25, 30, 40, 50."""
 
 ATTAINMENT_ASKED = 0.95
 

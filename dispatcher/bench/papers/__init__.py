@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dispatcher.bench.claims import Experiment
+from dispatcher.bench.papers import hexgen_flow
 
-PAPERS: Mapping[str, Experiment] = {}
-"""Each module here adds its `Experiment` to this table."""
+PAPERS: Mapping[str, Experiment] = {
+    experiment.paper: experiment for experiment in (hexgen_flow.EXPERIMENT,)
+}

@@ -28,8 +28,8 @@ from dispatcher.simulator.replay import replay
 from dispatcher.simulator.workloads.chess import PAPER_STAGES
 from dispatcher.tuning import ReplayInstance, ReplayRequest
 
-SEATS = 16
-"""Of each engine: the fewest at which throughput has stopped to rise (`tables.seats`)."""
+SEATS = 8
+"""Of each engine: few enough that calls wait where their order is decided (see `tables.seats`)."""
 QUERIES = 100
 TRACES = ("chess-1", "chess-2", "chess-3")
 HETERO = ("hetero-1", "hetero-2")
