@@ -23,6 +23,7 @@ from dispatcher.emulator.fleet import run_fleet
 from dispatcher.emulator.settings import EmulatorSettings
 from dispatcher.gateway.about import VERSION, counted
 from dispatcher.gateway.server import serve as serve_gateway
+from dispatcher.simulator.replay import replay
 
 app = typer.Typer(
     help="Deadline-aware scheduling of LLM workflows over mixed vLLM fleets.",
@@ -87,7 +88,13 @@ def serve(
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(
-                serve_gateway(settings, config_path=config, overrides=overrides, on_ready=_announce)
+                serve_gateway(
+                    settings,
+                    config_path=config,
+                    overrides=overrides,
+                    on_ready=_announce,
+                    replay=replay,
+                )
             )
         except HeadwayError as error:
             _fail(str(error))
@@ -184,6 +191,32 @@ def calibrate(  # noqa: PLR0917 - these are options
     except KeyboardInterrupt:
         _err.print("Interrupted: nothing was written, and no call of it goes on.")
         sys.exit(130)
+
+
+@app.command()
+def tune(  # noqa: PLR0917 - these are options
+    trace: Annotated[Path, typer.Option(help="recorded trace, JSON lines")],
+    fleet: Annotated[str, typer.Option(help="as in `headway bench run`")] = "embedded",
+    size: Annotated[str | None, typer.Option(help="model: 8b, 13b or 70b")] = None,
+    seats: Annotated[int | None, typer.Option(min=1, help="of each engine")] = None,
+    policy: Annotated[str, typer.Option(help="one that has an alpha")] = "hexgen-flow",
+    alpha: Annotated[float, typer.Option(help="the one in use")] = 0.0,
+    max_calls: Annotated[int, typer.Option(min=1, help="of the trace's end")] = 2000,
+    seed: Annotated[int, typer.Option(help="of the replay")] = 0,
+    json: Annotated[Path | None, typer.Option("--json", help="file to write")] = None,
+) -> None:
+    """Find the alpha that a recorded trace would have been served best with."""
+    from dispatcher.bench import tune as tuning  # noqa: PLC0415 - its own need
+    from dispatcher.bench.fleets import fleet_named  # noqa: PLC0415
+
+    try:
+        engines = fleet_named(fleet, size=size, seats=seats)
+        choice = tuning.tune_file(
+            trace, engines, policy=policy, alpha=alpha, max_calls=max_calls, seed=seed
+        )
+        tuning.show(choice, engines, _out, json)
+    except (HeadwayError, OSError) as error:
+        _fail(str(error))
 
 
 @app.command()
