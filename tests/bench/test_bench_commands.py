@@ -1,11 +1,15 @@
 """`headway bench`: what the commands write and show, and how they fail."""
 
+import subprocess
+import sys
+
 import orjson
 import pytest
 from typer.testing import CliRunner
 
-from dispatcher.bench import commands, plots
+from dispatcher.bench import actions, plots
 from dispatcher.bench.claims import Claim, Experiment, Findings
+from dispatcher.bench.fleets import FLEETS
 from dispatcher.cli import app
 
 SMALL = ("bench", "run", "--scenario", "chess-1", "--fleet", "A100,A6000", "--count", "4")
@@ -106,7 +110,7 @@ def _experiment(options):
 
 
 def test_paper_writes_claims_beside_measurements(monkeypatch, tmp_path):
-    monkeypatch.setattr(commands, "PAPERS", {"some": Experiment("some", "Some paper", _experiment)})
+    monkeypatch.setattr(actions, "PAPERS", {"some": Experiment("some", "Some paper", _experiment)})
     file = tmp_path / "paper.json"
     done = invoke("bench", "paper", "some", "--seeds", "4,5", "--json", file)
     assert done.exit_code == 0, done.output
@@ -119,3 +123,13 @@ def test_paper_writes_claims_beside_measurements(monkeypatch, tmp_path):
     unknown = invoke("bench", "paper", "other")
     assert unknown.exit_code == 2
     assert "expected one of: some" in unknown.output
+
+
+def test_other_commands_do_not_load_the_simulator():
+    code = "import sys, dispatcher.cli; sys.exit('dispatcher.bench.run' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_help_names_every_fleet():
+    shown = invoke("bench", "run", "--help").output
+    assert all(name in shown for name in FLEETS)
