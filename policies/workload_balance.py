@@ -6,8 +6,8 @@ balance (0) to speed (1).
 
 Three modes:
 
-`settled` (default), with t_mean the mean of t_comp over the candidates:
-    Score = (1 - alpha) / (1 + t_queue / t_mean) - alpha * t_comp / t_mean
+`settled` (default), with T the usual t_comp of calls, a running mean:
+    Score = (1 - alpha) / (1 + t_queue / T) - alpha * t_comp / T
 `paper`, Eq. 4 as printed:
     Score = (1 - alpha) * beta / t_queue - alpha * t_comp
 `repo`, what the authors' simulator computes:
@@ -17,8 +17,12 @@ Deviations, and why:
 
 1. t_queue is the backlog W (queued and running work over the seats), in all modes but `repo`.
    Eq. 3 sums queued work only: it forgets what runs, and that an engine serves many calls at once.
-2. `settled` replaces beta, whose unit is s^2 and whose value the paper does not give, by t_mean:
-   both terms become pure numbers, alpha means the same at every load, and empty queues are finite.
+2. `settled` replaces beta, whose unit is s^2 and whose value the paper does not give, by T: both
+   terms become pure numbers, alpha means the same on every fleet, and empty queues are finite. T is
+   that of calls in general, not of the call at hand: a long call must weigh speed more than a short
+   one, or the stages are spread over the engines alike, Table 2 is not what comes out, and alpha
+   has nothing to gain (docs/decisions/0006). T is the mean over the latest calls, each averaged
+   over its candidates.
 3. Ties: the lower t_comp, then the instance id. `paper` needs them: beta / 0 makes every idle
    instance tie at infinity, so alpha does nothing there at low load.
 4. `repo` keeps that code's habits: work is only ever added up, never taken off; the first candidate
@@ -40,6 +44,8 @@ ScoreMode = Literal["settled", "paper", "repo"]
 
 _SHORTEST_MEAN_S = 1e-9
 """Keeps a cost model that underflows from dividing by zero."""
+_USUAL_OVER_CALLS = 50
+"""Calls over which the usual t_comp is averaged."""
 _REPO_DISCOUNT = 0.5
 _REPO_DISCOUNTED_GPUS = ("A6000", "L40S")
 
@@ -76,6 +82,9 @@ class WorkloadBalance:
         if not (beta > 0.0 and math.isfinite(beta)):
             raise BadParameterError(f"beta must be above 0 and finite, got {beta!r}")
         self.beta = beta
+        #: mode `settled`: calls routed, and their usual t_comp
+        self._calls = 0
+        self._usual_s = 0.0
         #: mode `repo`: work ever given to an instance, seconds
         self._given_s: dict[InstanceId, float] = {}
 
@@ -93,19 +102,25 @@ class WorkloadBalance:
         compute_s = [fleet.compute_s(call, instance) for instance in candidates]
         if self.mode == "repo":
             return self._route_repo(candidates, compute_s, fleet)
-        mean_s = max(sum(compute_s) / len(compute_s), _SHORTEST_MEAN_S)
+        usual_s = self._usual(sum(compute_s) / len(compute_s))
         best: tuple[float, float, InstanceId] | None = None
         for instance, own_s in zip(candidates, compute_s, strict=True):
-            score = self._score(fleet.backlog_s(instance), own_s, mean_s)
+            score = self._score(fleet.backlog_s(instance), own_s, usual_s)
             rank = (-score, own_s, instance.spec.instance_id)
             if best is None or rank < best:
                 best = rank
         return None if best is None else best[2]
 
-    def _score(self, queue_s: float, compute_s: float, mean_s: float) -> float:
+    def _usual(self, mean_s: float) -> float:
+        """T, with one more call in it."""
+        self._calls = min(self._calls + 1, _USUAL_OVER_CALLS)
+        self._usual_s += (mean_s - self._usual_s) / self._calls
+        return max(self._usual_s, _SHORTEST_MEAN_S)
+
+    def _score(self, queue_s: float, compute_s: float, usual_s: float) -> float:
         alpha = self.alpha
         if self.mode == "settled":
-            return (1.0 - alpha) / (1.0 + queue_s / mean_s) - alpha * compute_s / mean_s
+            return (1.0 - alpha) / (1.0 + queue_s / usual_s) - alpha * compute_s / usual_s
         if alpha == 1.0:
             return -compute_s
         if queue_s <= 0.0:

@@ -90,6 +90,24 @@ def test_the_settled_score_is_the_formula():
     assert route(WorkloadBalance(alpha=level + 0.01), fleet) == "fast"
 
 
+def test_a_long_call_weighs_speed_more_than_a_short_one():
+    # usual: 2 s on the fast one; the backlog is worth less to a call that runs long
+    fleet = fleet_of(fast=(1.0, 12.0), slow=(3.0, 0.0))
+    routing = WorkloadBalance(alpha=0.2)
+    for number in range(50):
+        route(
+            routing, fleet, call=fake_call(f"usual-{number}", prompt_tokens=200, output_tokens=95.0)
+        )
+    assert (
+        route(routing, fleet, call=fake_call("short", prompt_tokens=20, output_tokens=9.5))
+        == "slow"
+    )
+    assert (
+        route(routing, fleet, call=fake_call("long", prompt_tokens=1000, output_tokens=475.0))
+        == "fast"
+    )
+
+
 def test_idle_instances_tie_to_the_faster_then_to_the_id():
     fleet = fleet_of(z=(2.0, 0.0), y=(1.0, 0.0), x=(1.0, 0.0))
     assert route(WorkloadBalance(), fleet) == "x"
@@ -117,8 +135,8 @@ def test_settled_choices_do_not_depend_on_the_unit_of_time(alpha, unit, figures)
     names = "abcde"
     one = fleet_of(**dict(zip(names, figures, strict=False)))
     other = fleet_of(**{n: (s * unit, w * unit) for n, (s, w) in zip(names, figures, strict=False)})
-    routing = WorkloadBalance(alpha=alpha)
-    chosen, rescaled = route(routing, one), route(routing, other)
+    chosen = route(WorkloadBalance(alpha=alpha), one)
+    rescaled = route(WorkloadBalance(alpha=alpha), other)
     if chosen != rescaled:  # level within rounding
         scores = {}
         mean_s = one.mean_compute_s(CALL)
