@@ -15,7 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from dispatcher.bench.fleets import Fleet
 from dispatcher.bench.policies import PolicyChoice
@@ -25,6 +25,9 @@ from dispatcher.bench.work import Work, prepared, rate_of, warm_up
 from dispatcher.core.errors import HeadwayError
 from dispatcher.simulator import Experience, simulate
 from dispatcher.traces import Played
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 WARM_UP_POLICY = "vllm"
 _WARMED_KEPT = 4
@@ -122,22 +125,39 @@ def results_of(
 ) -> list[Figures]:
     """Simulate settings in worker processes; results come in the order of settings.
 
-    Args:
-        settings: What to play.
-        jobs: Worker processes; `None`: as many as there are cores; 1: in this process.
-        on_result: Called after each, in any order.
-
     Raises:
         HeadwayError: As `result_of`; what has not begun by then never will.
         WorkerLostError: A worker process ended early.
     """
-    jobs = min(jobs or os.cpu_count() or 1, len(settings))
+    return in_workers(result_of, settings, jobs=jobs, on_result=on_result)
+
+
+def in_workers(
+    work: Callable[[_Item], _Result],
+    items: Sequence[_Item],
+    *,
+    jobs: int | None = None,
+    on_result: Callable[[], None] = lambda: None,
+) -> list[_Result]:
+    """Do the same to each item, in worker processes; results come in the order of items.
+
+    Args:
+        work: A function that can be pickled by its name.
+        items: What can be pickled.
+        jobs: Worker processes; `None`: as many as there are cores; 1: in this process.
+        on_result: Called after each, in any order.
+
+    Raises:
+        HeadwayError: As `work`; what has not begun by then never will.
+        WorkerLostError: A worker process ended early.
+    """
+    jobs = min(jobs or os.cpu_count() or 1, len(items))
     if jobs <= 1:
-        return list(_here(settings, on_result))
+        return list(_here(work, items, on_result))
     with ProcessPoolExecutor(
         jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_on_interrupt
     ) as pool:
-        futures: list[Future[Figures]] = [pool.submit(result_of, one) for one in settings]
+        futures: list[Future[_Result]] = [pool.submit(work, item) for item in items]
         try:
             for future in as_completed(futures):
                 future.result()
@@ -150,9 +170,11 @@ def results_of(
         return [future.result() for future in futures]
 
 
-def _here(settings: Sequence[Setting], on_result: Callable[[], None]) -> Iterator[Figures]:
-    for setting in settings:
-        result = result_of(setting)
+def _here(
+    work: Callable[[_Item], _Result], items: Sequence[_Item], on_result: Callable[[], None]
+) -> Iterator[_Result]:
+    for item in items:
+        result = work(item)
         on_result()
         yield result
 
