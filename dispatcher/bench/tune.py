@@ -62,19 +62,25 @@ def document(choice: Choice, fleet: Fleet) -> dict[str, Any]:
         "adopted": choice.adopted,
         "why": choice.why,
         "curve": [
-            {"alpha": s.alpha, "p95_s": plain(s.p95_s), "slo_attainment": s.slo_attainment}
-            for s in choice.curve
+            {
+                "alpha": score.alpha,
+                "p95_s": plain(score.p95_s),
+                "slo_attainment": score.slo_attainment,
+                "p95_slo_ratio": plain(score.p95_slo_ratio),
+            }
+            for score in choice.curve
         ],
     }
 
 
 def show(choice: Choice, fleet: Fleet, out: Console, file: Path | None) -> None:
     """Print the curve and the verdict; write both where asked to."""
-    table = Table("alpha", "P95, s", "SLO attainment")
+    table = Table("alpha", "P95, s", "P95 over SLO", "SLO attainment")
     for score in choice.curve:
         attained = "-" if score.slo_attainment is None else f"{score.slo_attainment:.1%}"
         style = "bold" if score.alpha == choice.best else ""
-        table.add_row(f"{score.alpha:g}", f"{score.p95_s:.2f}", attained, style=style)
+        ratio = "-" if score.p95_slo_ratio is None else f"{score.p95_slo_ratio:.3f}"
+        table.add_row(f"{score.alpha:g}", f"{score.p95_s:.2f}", ratio, attained, style=style)
     out.print(table)
     verdict = f"use alpha {choice.best:g}" if choice.adopted else f"stay at alpha {choice.before:g}"
     out.print(f"{verdict}: {choice.why}", highlight=False, soft_wrap=True)

@@ -23,6 +23,8 @@ _BLOCK_TOKENS = 16
 _BATCH_TOKENS = 2048
 _KV_TOKENS = 1 << 20
 """Where an engine does not say how much it holds: more than its seats need."""
+_TEMPLATES_FROM = 20
+"""Workflows that are played once more, before all others, to learn templates from."""
 _PROBABILITIES = (0.5, 0.9, 0.95)
 
 
@@ -36,9 +38,9 @@ def replay(request: ReplayRequest) -> ReplayResult:
     costs = KnownCosts({i.spec.instance_id: i.profile for i in request.fleet})
     lengths = StageLengths(request.trace)
 
-    def play(alpha: float, learned: Experience | None) -> Simulated:
+    def play(trace: Sequence[TraceWorkflow], alpha: float, learned: Experience | None) -> Simulated:
         return simulate(
-            request.trace,
+            trace,
             fleet,
             policy=request.policy,
             params={**request.params, "alpha": alpha},
@@ -49,9 +51,9 @@ def replay(request: ReplayRequest) -> ReplayResult:
         )
 
     # all begin with the workflows' templates known, as the live scheduler does
-    learned = play(request.alphas[0], None).learned
+    learned = play(request.trace[:_TEMPLATES_FROM], request.alphas[0], None).learned
     return ReplayResult(
-        tuple(_score(alpha, play(alpha, learned).played) for alpha in request.alphas)
+        tuple(_score(alpha, play(request.trace, alpha, learned).played) for alpha in request.alphas)
     )
 
 
@@ -85,11 +87,16 @@ def engine_of(instance: ReplayInstance, trace: Sequence[TraceWorkflow]) -> Simul
 
 def _score(alpha: float, played: Played) -> AlphaScore:
     latencies = [w.latency_s if w.ok else float("inf") for w in played.workflows]
-    in_time = [w.ok and w.latency_s <= w.slo_s for w in played.workflows if w.slo_s is not None]
+    ratios = [
+        latency_s / workflow.slo_s
+        for latency_s, workflow in zip(latencies, played.workflows, strict=True)
+        if workflow.slo_s is not None
+    ]
     return AlphaScore(
         alpha,
         percentile(latencies, 0.95),
-        sum(in_time) / len(in_time) if in_time else None,
+        sum(ratio <= 1.0 for ratio in ratios) / len(ratios) if ratios else None,
+        percentile(ratios, 0.95) if len(ratios) == len(latencies) else None,
     )
 
 
@@ -107,7 +114,8 @@ class KnownCosts:
 
     def prefill_s(self, instance_id: InstanceId, uncached_tokens: float) -> float:
         """Time to first token without queueing, seconds."""
-        return self._profiles[instance_id].prefill_s(uncached_tokens)
+        own = self._profiles[instance_id]
+        return own.prefill_s_per_token * uncached_tokens + own.prefill_fixed_s
 
     def tpot_s(self, instance_id: InstanceId, running: float, resident_tokens: float) -> float:
         """Time per output token, seconds."""

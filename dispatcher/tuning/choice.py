@@ -20,9 +20,9 @@ class Choice:
     before: float
     """The alpha that was in use."""
     best: float
-    """The one with the least simulated P95 (Eq. 10)."""
+    """The one with the least simulated tail (Eq. 10)."""
     gain: float
-    """Share of the present alpha's simulated P95 that the best one saves; at least 0."""
+    """Share of the present alpha's simulated tail that the best one saves; at least 0."""
     adopted: bool
     why: str
     curve: tuple[AlphaScore, ...]
@@ -34,12 +34,16 @@ class Choice:
 
 
 def choose(result: ReplayResult, present: float, min_gain: float) -> Choice:
-    """The least P95 wins; ties: the alpha nearest to the present one, then the lower.
+    """The least tail wins; ties: the alpha nearest to the present one, then the lower.
+
+    The tail is the P95 of latency over SLO where every workflow has one (what the paper's
+    evaluation calls tail latency, section 5.1), else the P95 of latency: where SLOs differ, the
+    seconds of the longest workflows say little of how the others fare.
 
     Args:
         result: Scores, the present alpha's among them.
         present: The alpha in use.
-        min_gain: Share of the present P95 that must be saved; below it nothing changes, since the
+        min_gain: Share of the present tail that must be saved; below it nothing changes, since the
             simulated curve has a noise of its own.
 
     Raises:
@@ -58,19 +62,21 @@ def choose(result: ReplayResult, present: float, min_gain: float) -> Choice:
                 f"the replay gave alpha {score.alpha} a P95 of {score.p95_s} s; expected an alpha"
                 " in [0, 1] and more than 0 s"
             )
-    now = next((score for score in curve if score.alpha == present), None)
-    if now is None:
+    by_slo = all(score.p95_slo_ratio is not None for score in curve)
+    tails = {s.alpha: (s.p95_slo_ratio or 0.0) if by_slo else s.p95_s for s in curve}
+    if present not in tails:
         raise ReplayError(f"the replay says nothing of alpha {present}, which is in use")
-    best = min(curve, key=lambda score: (score.p95_s, abs(score.alpha - present), score.alpha))
-    if math.isinf(now.p95_s):
-        gain = 0.0 if math.isinf(best.p95_s) else 1.0
+    best = min(tails, key=lambda alpha: (tails[alpha], abs(alpha - present), alpha))
+    if math.isinf(tails[present]):
+        gain = 0.0 if math.isinf(tails[best]) else 1.0
     else:
-        gain = 1.0 - best.p95_s / now.p95_s
-    times = f"P95 {best.p95_s:.4g} s instead of {now.p95_s:.4g} s in the replay"
-    if best.alpha == present:
+        gain = 1.0 - tails[best] / tails[present] if tails[present] > 0.0 else 0.0
+    unit = " times the SLO" if by_slo else " s"
+    times = f"P95 {tails[best]:.4g}{unit} instead of {tails[present]:.4g}{unit} in the replay"
+    if best == present:
         why = f"no alpha does better than {present:g} in the replay"
     elif gain < min_gain:
         why = f"{times}: a gain of {gain:.1%}, {min_gain:.1%} are asked for"
     else:
-        return Choice(present, best.alpha, gain, adopted=True, why=times, curve=curve)
-    return Choice(present, best.alpha, gain, adopted=False, why=why, curve=curve)
+        return Choice(present, best, gain, adopted=True, why=times, curve=curve)
+    return Choice(present, best, gain, adopted=False, why=why, curve=curve)

@@ -59,6 +59,9 @@ class AlphaScore:
     """95th percentile of workflow latency, seconds; infinite where too many did not end."""
     slo_attainment: float | None = None
     """Share of the workflows with an SLO that met it; `None`: none has one."""
+    p95_slo_ratio: float | None = None
+    """95th percentile of latency over SLO: the least factor on all SLOs that 95 % would have met;
+    `None`: not every workflow has an SLO."""
 
 
 @dataclass(frozen=True, slots=True)
