@@ -165,11 +165,9 @@ def machine_ticks() -> tuple[int, int]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All plays; one document."""
-    from dispatcher.bench.run import summaries  # noqa: PLC0415 - drawing needs none of it
-
-    results: list[dict[str, Any]] = []
+    """All plays; one document, which is kept after each play, so that none is lost."""
     document: dict[str, Any] = {}
+    results: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="headway-live-"))
         engines = start_engines(stack, folder)
@@ -184,18 +182,29 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         }
         for turn, seed in enumerate(options.seeds):
             for name in list(targets) if turn % 2 == 0 else reversed(list(targets)):
-                document = play(
+                played = play(
                     name, targets[name], seed, engines=engines, options=options, folder=folder
                 )
-                results += document["results"]
-    order = list(targets)
-    results.sort(key=lambda one: (order.index(one["policy"]), one["seed"]))
-    configuration = document["configuration"] | {"target": "several", "label": "several"}
-    return document | {
-        "seeds": options.seeds,
+                results += played["results"]
+                document = together(played, results, list(targets))
+                if options.json is not None:
+                    options.json.write_text(json.dumps(document, indent=2) + "\n")
+    return document
+
+
+def together(
+    played: dict[str, Any], results: list[dict[str, Any]], order: list[str]
+) -> dict[str, Any]:
+    """One document of all plays so far."""
+    from dispatcher.bench.run import summaries  # noqa: PLC0415 - drawing needs none of it
+
+    known = sorted(results, key=lambda one: (order.index(one["policy"]), one["seed"]))
+    configuration = played["configuration"] | {"target": "several", "label": "several"}
+    return played | {
+        "seeds": sorted({one["seed"] for one in known}),
         "configuration": configuration,
-        "results": results,
-        "summary": summaries(results),
+        "results": known,
+        "summary": summaries(known),
     }
 
 
@@ -268,8 +277,6 @@ def main() -> int:
         return 0
     document = measure(options)
     show(document)
-    if options.json is not None:
-        options.json.write_text(json.dumps(document, indent=2) + "\n")
     return 0
 
 

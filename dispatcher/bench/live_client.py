@@ -245,13 +245,17 @@ def _answer(
 
 
 class Problems:
-    """What went wrong, counted."""
+    """What went wrong, counted; the first so many kinds of it, the rest together."""
+
+    MOST_KINDS = 100
 
     def __init__(self) -> None:
         self._counted: Counter[str] = Counter()
 
     def note(self, problem: str) -> None:
         """One more call has failed of it."""
+        if problem not in self._counted and len(self._counted) >= self.MOST_KINDS:
+            problem = "other problems"
         self._counted[problem] += 1
 
     def most(self, at_most: int = 5) -> list[str]:

@@ -13,6 +13,8 @@ from dispatcher.bench.live_text import Texts
 from dispatcher.core.types import Outcome
 from dispatcher.traces import Played, PlayedCall, PlayedWorkflow, Trace, TraceCall, TraceWorkflow
 
+LENGTH_OFF = 0.05
+"""Share of its length (or 4 tokens) by which a prompt may miss it before that is told."""
 _HEADER_SAFE = " !#$&'()*+,/:;=?@[]~|"
 
 
@@ -52,6 +54,9 @@ class LivePlayer:
         self.problems = Problems()
         self.lag_s = 0.0
         """The longest that a workflow began after its time, real seconds."""
+        self.other_lengths = 0
+        """Calls whose answer had another length than asked for, or whose prompt was off by more
+        than `LENGTH_OFF`, as the target counts."""
         self.cut_short = False
         """Whether the play was stopped by its limit."""
         self._client = client
@@ -133,6 +138,7 @@ class LivePlayer:
         played = self._played(job, call, sent_s, answer)
         self._calls.append(played)
         job.ended_s = max(job.ended_s, played.ended_s)
+        self.other_lengths += _other_length(call, answer)
         if answer.problem is not None:
             job.failed = True
             self.problems.note(answer.problem)
@@ -180,3 +186,11 @@ class LivePlayer:
             first_token_s=None if first_s is None else self._trace_s(first_s),
             queue_s=None if answer.queue_s is None else answer.queue_s * self._time_scale,
         )
+
+
+def _other_length(call: TraceCall, answer: Answer) -> bool:
+    if answer.problem is not None:
+        return False
+    off = abs((answer.prompt_tokens or call.prompt_tokens) - call.prompt_tokens)
+    told = answer.output_tokens
+    return off > max(4.0, LENGTH_OFF * call.prompt_tokens) or told not in (None, call.output_tokens)

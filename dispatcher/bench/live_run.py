@@ -197,6 +197,11 @@ class _Live:
         async with Gauges(options.metrics) as gauges:
             played = await player.play(ready.trace)
         self.notes += [f"{what}: {problem}" for problem in player.problems.most()]
+        if player.other_lengths:
+            self.notes.append(
+                f"{what}: {player.other_lengths} of {len(played.calls)} calls had other lengths at"
+                " the target than in the trace"
+            )
         if player.lag_s > LAG_TOLD_S:
             self.notes.append(
                 f"{what}: this client began a workflow {player.lag_s:.2f} s late; it counts as"

@@ -35,7 +35,7 @@ _WORDS = (
     " you young your"
 )
 WORDS: tuple[str, ...] = tuple(_WORDS.split())
-_CONTENTS_KEPT = 512
+_CONTENTS_KEPT = 256
 """Word sequences of shared contents that are kept; made again when needed."""
 
 

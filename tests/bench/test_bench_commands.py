@@ -7,7 +7,7 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from dispatcher.bench import actions, plots
+from dispatcher.bench import papers, plots
 from dispatcher.bench.claims import Claim, Experiment, Findings
 from dispatcher.bench.fleets import FLEETS
 from dispatcher.cli import app
@@ -110,7 +110,7 @@ def _experiment(options):
 
 
 def test_paper_writes_claims_beside_measurements(monkeypatch, tmp_path):
-    monkeypatch.setattr(actions, "PAPERS", {"some": Experiment("some", "Some paper", _experiment)})
+    monkeypatch.setattr(papers, "PAPERS", {"some": Experiment("some", "Some paper", _experiment)})
     file = tmp_path / "paper.json"
     done = invoke("bench", "paper", "some", "--seeds", "4,5", "--json", file)
     assert done.exit_code == 0, done.output

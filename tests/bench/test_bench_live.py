@@ -69,6 +69,8 @@ async def test_an_emulated_engine_sees_the_lengths_of_the_trace():
     async with running_fleet([settings]) as (port,):
         found, player = await played(f"http://127.0.0.1:{port}/v1/", trace)
     assert player.problems.most() == []
+    # the one prompt that is shorter than the template is not off by more than four tokens
+    assert player.other_lengths == 0
     assert [w.ok for w in found.workflows] == [True, True]
     of = {(one.workflow_id, one.call_id): one for one in found.calls}
     wanted = {(w.workflow_id, c.call_id): c for w in trace for c in w.calls}
@@ -263,6 +265,16 @@ async def test_targets_that_cannot_be_measured_say_why(tmp_path):
         )
         with pytest.raises(LiveError, match=r"no workflow of seed 0 went well: 1 x HTTP 500"):
             await measured(work, fleet, None, [0], LiveOptions(target.url, "x"))
+
+
+async def test_calls_of_other_lengths_are_counted():
+    short = JSONResponse({"usage": {"prompt_tokens": 60, "completion_tokens": 2}})
+    trace = [workflow(call("a", output=4), call("b", "a", output=2), call("c", prompt=200))]
+    async with serving(Target()) as target:
+        target.instead = lambda asked: short if "x-headway-stage" in asked.headers else None
+        found, player = await played(target.url, trace)
+    assert [w.ok for w in found.workflows] == [True]
+    assert player.other_lengths == 2
 
 
 # --- texts --------------------------------------------------------------------------------------
