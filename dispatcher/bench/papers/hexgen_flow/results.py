@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dispatcher.bench.claims import ExperimentOptions
 from dispatcher.bench.papers.hexgen_flow.cases import (
+    ALPHA,
     ALPHA_CASES,
     ALPHAS,
     EVERY,
@@ -15,7 +17,6 @@ from dispatcher.bench.papers.hexgen_flow.cases import (
     HOMO_CASES,
     MAC_SQL_CASES,
     OURS,
-    RATES,
     SCALE,
     SEATS_CASES,
     TENANT_CASES,
@@ -36,6 +37,11 @@ from dispatcher.tuning import ReplayInstance, ReplayRequest, TuningRules, choose
 def with_alpha(name: str, alpha: float) -> PolicyChoice:
     """A policy whose alpha is fixed."""
     return PolicyChoice(f"{name}:alpha={alpha:g}", name, (("alpha", alpha),))
+
+
+def policy_named(name: str) -> PolicyChoice:
+    """A policy as it is compared."""
+    return with_alpha(name, ALPHA) if name in (OURS, WB_FCFS) else PolicyChoice(name, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +87,26 @@ def _hits(instance: PlayedInstance) -> float:
     return instance.prefix_hits_tokens / queries if queries else 0.0
 
 
-def _asked(policy: Callable[[Case, str], PolicyChoice]) -> tuple[tuple[Case, PolicyChoice], ...]:
+def _asked() -> tuple[tuple[Case, PolicyChoice], ...]:
     pairs = [
-        *((case, policy(case, n)) for case in HETERO_CASES for n in (*EVERY, "rr-pq", WB_FCFS)),
+        *((case, policy_named(n)) for case in HETERO_CASES for n in (*EVERY, "rr-pq", WB_FCFS)),
         *(
-            (case, policy(case, name))
+            (case, policy_named(name))
             for case in (*HOMO_CASES, *MAC_SQL_CASES, *TENANT_CASES)
             for name in EVERY
         ),
         *((case, with_alpha(OURS, alpha)) for case in ALPHA_CASES for alpha in ALPHAS),
-        *((case, policy(case, name)) for case in SEATS_CASES for name in (*EVERY, WB_FCFS)),
+        *((case, policy_named(name)) for case in SEATS_CASES for name in (*EVERY, WB_FCFS)),
     ]
     return tuple(dict.fromkeys(pairs))
+
+
+class Measured:
+    """A figure, once for each seed."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        self.mean = mean(values)
+        self.deviation = statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 class Results:
@@ -100,54 +114,37 @@ class Results:
 
     def __init__(self, options: ExperimentOptions) -> None:
         self.seeds = options.seeds
-        tuned_on = [*ALPHA_CASES, *(c for c in (*HOMO_CASES, *MAC_SQL_CASES) if _slower(c))]
-        most = len(_asked(lambda case, name: PolicyChoice(name, name)))
-        options.on_steps(len(tuned_on) + most * len(self.seeds))
-        seed = self.seeds[0] + TUNE_SEED_AFTER
-        tasks = [(case, seed) for case in tuned_on]
-        found = in_workers(tune, tasks, jobs=options.jobs, on_result=options.on_step)
-        self.tuned = dict(zip(tuned_on, found, strict=True))
-        self._alpha_of = {(c.trace, c.fleet): t.alpha for c, t in self.tuned.items()}
-        pairs = _asked(self.policy)
-        plays = [(case, policy, seed) for case, policy in pairs for seed in self.seeds]
+        self.pairs = _asked()
+        plays = [(case, policy, seed) for case, policy in self.pairs for seed in self.seeds]
+        options.on_steps(len(ALPHA_CASES) + len(plays))
+        tasks = [(case, self.seeds[0] + TUNE_SEED_AFTER) for case in ALPHA_CASES]
+        tuned = in_workers(tune, tasks, jobs=options.jobs, on_result=options.on_step)
+        self.tuned = dict(zip(ALPHA_CASES, tuned, strict=True))
         settings = [case.setting(policy, seed) for case, policy, seed in plays]
         figures = results_of(settings, jobs=options.jobs, on_result=options.on_step)
         self._of = dict(zip(plays, figures, strict=True))
-        self.pairs = pairs
-        for _ in range(most * len(self.seeds) - len(plays)):
-            options.on_step()  # a curve has the alpha that was found in it already
-
-    def policy(self, case: Case, name: str) -> PolicyChoice:
-        """A policy by name, with the alpha that was found for the case where it has one."""
-        if name not in (OURS, WB_FCFS):
-            return PolicyChoice(name, name)
-        return with_alpha(name, self._alpha_of[case.trace, case.fleet])
 
     def figures(self, case: Case, policy: str | PolicyChoice) -> list[Figures]:
         """One for each seed."""
-        choice = self.policy(case, policy) if isinstance(policy, str) else policy
+        choice = policy_named(policy) if isinstance(policy, str) else policy
         return [self._of[case, choice, seed] for seed in self.seeds]
 
     def mean(self, case: Case, policy: str | PolicyChoice, figure: str) -> float:
         """Over seeds."""
         return mean([found[figure] for found in self.figures(case, policy)])
 
-    def ratio(self, case: Case, over: str, under: str, of: Callable[[Figures], float]) -> float:
-        """Mean over seeds of one policy's figure over another's."""
+    def ratio(self, case: Case, over: str, under: str, of: Callable[[Figures], float]) -> Measured:
+        """One policy's figure over another's on the same traces."""
         pairs = zip(self.figures(case, over), self.figures(case, under), strict=True)
-        return mean([of(a) / of(b) for a, b in pairs])
+        return Measured([of(a) / of(b) for a, b in pairs])
 
-    def scales(self, case: Case, baseline: str) -> float:
+    def scales(self, case: Case, baseline: str) -> Measured:
         """P95 ratio: the baseline's least SLO scale over HexGen-Flow's."""
         return self.ratio(case, baseline, OURS, lambda found: float(found[SCALE]))
 
-    def throughputs(self, case: Case, baseline: str) -> float:
+    def throughputs(self, case: Case, baseline: str) -> Measured:
         """Throughput ratio: HexGen-Flow's over the baseline's."""
         return self.ratio(case, OURS, baseline, lambda found: float(found[THROUGHPUT]))
-
-
-def _slower(case: Case) -> bool:
-    return case.rate_per_s == min(RATES) or case is MAC_SQL_CASES[0]
 
 
 def mean(values: Sequence[float]) -> float:
