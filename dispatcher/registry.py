@@ -48,6 +48,11 @@ class PolicyServices:
             known = self._observers[kind] = kind()
         return cast(Kind, known)  # each is filed under its own type
 
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """Those that were asked for so far: all that is needed where no policy is switched in."""
+        return tuple(self._observers.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[Made_co]):

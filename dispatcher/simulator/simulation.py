@@ -141,13 +141,14 @@ class _Simulation:
             for name in self._learners.keys() & learned.predictors.keys():
                 self._learners[name].load(learned.predictors[name])
             self._tracker.restore(learned.workflows, 0.0)
+        built = catalog.build_policy(policy, params, services)
         self._coordinator = Coordinator(
-            policy=catalog.build_policy(policy, params, services),
+            policy=built,
             tracker=self._tracker,
             lengths=self._lengths,
             costs=self._costs,
             limits=limits,
-            observers=catalog.observers(services),
+            observers=services.observers,
         )
         self._players = {
             instance_id: EnginePlayer(
