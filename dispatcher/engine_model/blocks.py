@@ -23,7 +23,7 @@ class BlockPool:
         (3, 2)
     """
 
-    __slots__ = ("_blank", "_caching", "_held", "_idle", "num_blocks")
+    __slots__ = ("_blank", "_caching", "_held", "_idle", "_kept", "num_blocks")
 
     def __init__(self, num_blocks: int, *, caching: bool = True) -> None:
         self.num_blocks = num_blocks
@@ -33,6 +33,8 @@ class BlockPool:
         self._held: dict[int, int] = {}
         #: kept content that nobody holds, first to be evicted first
         self._idle: OrderedDict[int, None] = OrderedDict()
+        #: content held or idle
+        self._kept: set[int] = set()
 
     @property
     def free_blocks(self) -> int:
@@ -41,18 +43,14 @@ class BlockPool:
 
     def longest_hit(self, hashes: Sequence[int], limit: int) -> int:
         """Return how many of the first `limit` hashes are kept, up to the first miss."""
-        held, idle = self._held, self._idle
-        count = 0
-        for content in hashes[:limit]:
-            if content not in held and content not in idle:
-                break
-            count += 1
-        return count
+        asked = hashes[:limit]
+        # one pass in C: this is asked for every prompt, of hundreds of blocks
+        found = list(map(self._kept.__contains__, asked))
+        return len(found) if all(found) else found.index(False)
 
     def idle_among(self, hashes: Sequence[int]) -> int:
         """Return how many of these kept blocks nobody holds: taking them uses free blocks."""
-        idle = self._idle
-        return sum(1 for content in hashes if content in idle)
+        return sum(map(self._idle.__contains__, hashes))
 
     def take_shared(self, hashes: Sequence[int]) -> None:
         """Hold these kept blocks once more each."""
@@ -71,31 +69,33 @@ class BlockPool:
         from_blank = min(count, self._blank)
         self._blank -= from_blank
         for _ in range(count - from_blank):
-            self._idle.popitem(last=False)
+            self._kept.discard(self._idle.popitem(last=False)[0])
         return True
 
     def publish(self, content: int) -> bool:
         """Index a private block that has become full; False when it must stay private."""
-        if not self._caching or content in self._held or content in self._idle:
+        if not self._caching or content in self._kept:
             return False
         self._held[content] = 1
+        self._kept.add(content)
         return True
 
     def release(self, *, private: int, shared: Sequence[int]) -> None:
         """Take back a request's blocks; of its shared ones the last are evicted first."""
-        held = self._held
+        held, idle = self._held, self._idle
         for content in reversed(shared):
-            holders = held[content] - 1
-            if holders:
-                held[content] = holders
-            else:
+            holders = held[content]
+            if holders == 1:
                 del held[content]
-                self._idle[content] = None
+                idle[content] = None
+            else:
+                held[content] = holders - 1
         self._blank += private
 
     def clear_cache(self) -> None:
         """Forget idle content."""
         self._blank += len(self._idle)
+        self._kept.difference_update(self._idle)
         self._idle.clear()
 
     def validate(self, private_blocks: int) -> None:
@@ -108,6 +108,8 @@ class BlockPool:
             raise AssertionError(f"impossible count: blank {self._blank}, held {self._held}")
         if self._held.keys() & self._idle.keys():
             raise AssertionError("content is both held and idle")
+        if self._kept != self._held.keys() | self._idle.keys():
+            raise AssertionError("what is kept is neither held nor idle")
         total = self._blank + len(self._held) + len(self._idle) + private_blocks
         if total != self.num_blocks:
             raise AssertionError(f"{total} blocks accounted for, {self.num_blocks} exist")

@@ -9,11 +9,24 @@ from dispatcher.traces import TraceCall
 
 _STRIDE = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
+_CONTENTS_KEPT = 1024
 
 
-@lru_cache(maxsize=4096)
-def _seed(content: str) -> int:
-    return int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest())
+class _Content:
+    """The blocks of one text, as many as were asked for."""
+
+    def __init__(self, content: str) -> None:
+        self._seed = int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest())
+        self._hashes: list[int] = []
+
+    def blocks(self, first: int, last: int) -> list[int]:
+        hashes, seed = self._hashes, self._seed
+        if last > len(hashes):
+            hashes += [(seed + n * _STRIDE) & _MASK for n in range(len(hashes), last)]
+        return hashes[first:last]
+
+
+_content = lru_cache(maxsize=_CONTENTS_KEPT)(_Content)
 
 
 def block_hashes(call: TraceCall, block_size: int) -> list[int]:
@@ -23,7 +36,5 @@ def block_hashes(call: TraceCall, block_size: int) -> list[int]:
     """
     hashes: list[int] = []
     for part in call.prefix:
-        seed = _seed(part.content)
-        first, last = len(hashes), part.end_tokens // block_size
-        hashes.extend((seed + number * _STRIDE) & _MASK for number in range(first, last))
+        hashes += _content(part.content).blocks(len(hashes), part.end_tokens // block_size)
     return hashes
