@@ -188,6 +188,8 @@ class Fleet:
         self._means: dict[frozenset[InstanceId], tuple[float, WorkSeconds]] = {}
         #: what a call asks for -> (longest prompt that all of them take, instances)
         self._fits: dict[tuple[object, ...], tuple[int, frozenset[InstanceId]]] = {}
+        #: candidate set -> the longest context among them
+        self._longest: dict[frozenset[InstanceId], int] = {}
         self.now_s = 0.0
 
     # --- membership ---
@@ -226,6 +228,7 @@ class Fleet:
         """An instance came, went or serves other things: what was worked out is stale."""
         self._means.clear()
         self._fits.clear()
+        self._longest.clear()
 
     def candidates(self, spec: CallSpec) -> frozenset[InstanceId]:
         """Instances that can serve the call, up or not.
@@ -297,8 +300,15 @@ class Fleet:
 
     def longest_output_tokens(self, candidates: frozenset[InstanceId], prompt_tokens: int) -> int:
         """Most output that any of them has room for; at least 1."""
-        lengths = (i.spec.max_model_len for i in self._all.values() if i.instance_id in candidates)
-        return max(1, max(lengths, default=1) - prompt_tokens)
+        longest = self._longest.get(candidates)
+        if longest is None:
+            found = (
+                i.spec.max_model_len for i in self._all.values() if i.instance_id in candidates
+            )
+            longest = self._longest[candidates] = max(found, default=1)
+            if len(self._longest) > _MEANS_BOUND:
+                self._longest.clear()
+        return max(1, longest - prompt_tokens)
 
     def compute_s(self, call: CallView, instance: InstanceView) -> float:
         """t_comp = t_pre + L_hat x TPOT (HexGen-Flow, Eq. 2)."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +44,8 @@ from workflows.tracker import Tracker
 
 SCRAPE_S = 1.0
 PROGRESS_S = 1.0
+_COLLECT_AT = 50_000
+"""Objects that have come without going."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,19 @@ def simulate(
         costs=costs,
         limits=limits,
     )
-    return simulation.play(trace, faults, hints or Hints())
+    with _seldom_collecting():
+        return simulation.play(trace, faults, hints or Hints())
+
+
+@contextmanager
+def _seldom_collecting() -> Iterator[None]:
+    """Let the collector look for cycles less often: hardly any come, and much stays."""
+    before = gc.get_threshold()
+    gc.set_threshold(_COLLECT_AT, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class _Simulation:
