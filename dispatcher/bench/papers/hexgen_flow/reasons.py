@@ -41,7 +41,7 @@ MAC_SQL = (
 TENANTS = "the paper does not give the two SLOs; the user with the tighter one gains most"
 BALANCE = _APART
 QUEUE = (
-    "workflows that began early end early under FCFS too, and stage budgets by Eq. 5 shrink together"
+    "workflows that began early end early under FCFS too, and budgets by Eq. 5 shrink together"
     " in overload; ordering by the whole workflow's laxity (scope=workflow) is better there"
 )
 PLACEMENT = (
