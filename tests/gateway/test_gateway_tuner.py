@@ -83,7 +83,12 @@ async def test_a_tune_that_is_asked_for_replays_what_ended_and_adopts_the_best()
         assert entry["window"]["workflows"] == 5
         assert entry["window"]["calls_replayed"] == 10
         assert len(entry["curve"]) == 11
-        assert entry["curve"][4] == {"alpha": 0.4, "p95_s": 5.0, "slo_attainment": 0.9}
+        assert entry["curve"][4] == {
+        "alpha": 0.4,
+        "p95_s": 5.0,
+        "slo_attainment": 0.9,
+        "p95_slo_ratio": None,
+    }
         assert entry["gain"] == pytest.approx(1 - 1 / 1.16)
         assert running.gateway.alpha() == 0.4
         assert await alpha_shown(running) == 0.4
