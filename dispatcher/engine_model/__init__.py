@@ -8,7 +8,7 @@ from dispatcher.engine_model.config import EngineConfig, SchedulingPolicy
 from dispatcher.engine_model.engine import EngineModel, StepResult
 from dispatcher.engine_model.requests import EngineRequest, RequestState
 from dispatcher.engine_model.runs import AlikeRun
-from dispatcher.engine_model.timing import Linear, Roofline, Timing
+from dispatcher.engine_model.timing import Linear, Measured, Roofline, Timing
 
 __all__ = [
     "AlikeRun",
@@ -16,6 +16,7 @@ __all__ = [
     "EngineModel",
     "EngineRequest",
     "Linear",
+    "Measured",
     "RequestState",
     "Roofline",
     "SchedulingPolicy",

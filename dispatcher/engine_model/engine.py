@@ -151,7 +151,8 @@ class EngineModel:
         count, context = longest, 0
         for request in running:
             generated, computed = request.generated, request.computed
-            if request.prompt_tokens + generated - computed > 1:
+            # without a token yet, even the last one of its prompt is priced as a prompt
+            if not generated or request.prompt_tokens + generated - computed > 1:
                 return None
             left = request.output_tokens - generated
             count = min(count, left)
@@ -332,6 +333,7 @@ class EngineModel:
         block_size = self.config.block_size
         max_model_len = self.config.max_model_len
         tokens = 0
+        prompts = 0
         context_tokens = 0
         score_pairs = 0.0
         finished = result.finished
@@ -346,17 +348,19 @@ class EngineModel:
                 self._publish(request, before // block_size, after // block_size)
             if after < request.prompt_tokens + request.generated:
                 result.prefill_tokens += new
+                prompts += 1
                 continue
             if request.generated and new == 1:
                 result.decode_tokens += 1
             else:
                 result.prefill_tokens += new
+                prompts += 1
             request.generated += 1
             result.emitted.append(request)
             if request.generated >= request.output_tokens or after + 1 >= max_model_len:
                 finished.append(request)
         result.duration_s = self._timing.iteration_s(
-            len(batch), tokens, context_tokens, score_pairs
+            len(batch), tokens, context_tokens, score_pairs, prompts
         )
         self._leave(finished)
 

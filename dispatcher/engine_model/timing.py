@@ -5,12 +5,15 @@ every token of the batch; attention reads the KV of every context and computes s
 the longer of its two bounds (Williams et al., "Roofline", CACM 2009), one after the other. Of
 another form than the linear cost profile that a router fits to it: the router never sees this.
 
-`Linear`, from a cost profile: for an engine that was measured, or of which only what a router has
-fitted is known.
+`Linear`, from a cost profile: for an engine of which only what a router has fitted is known.
+
+`Measured`, for an engine whose iterations were measured: decoding as in a cost profile, and what
+prompts add that share an iteration with it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from dispatcher.core.gpu_profiles import (
@@ -27,11 +30,16 @@ class Timing(Protocol):
     """Prices one iteration."""
 
     def iteration_s(
-        self, sequences: int, tokens: int, context_tokens: float, score_pairs: float
+        self,
+        sequences: int,
+        tokens: int,
+        context_tokens: float,
+        score_pairs: float,
+        prompts: int = 0,
     ) -> float:
         """Return the time of one iteration, seconds, above 0.
 
-        Where every request decodes (`tokens` equal `sequences`, `score_pairs` equal
+        Where every request decodes (no `prompts`, `tokens` equal `sequences`, `score_pairs` equal
         `context_tokens`) it must be affine in `context_tokens`: a run of such iterations is priced
         at its mean context.
 
@@ -40,6 +48,8 @@ class Timing(Protocol):
             tokens: Tokens computed, prompt and output together.
             context_tokens: KV tokens read, summed over the requests.
             score_pairs: Query-key pairs, summed over the requests.
+            prompts: Requests of the batch whose prompt is computed, whole or in part; the others
+                decode one token each.
         """
 
 
@@ -60,12 +70,67 @@ class Linear:
         self._profile = profile
 
     def iteration_s(
-        self, sequences: int, tokens: int, context_tokens: float, score_pairs: float
+        self,
+        sequences: int,
+        tokens: int,
+        context_tokens: float,
+        score_pairs: float,
+        prompts: int = 0,
     ) -> float:
         """Return the time of one iteration, seconds; see `Timing`."""
         own = self._profile
         prompt_tokens = tokens - sequences
         return prompt_tokens * own.prefill_s_per_token + own.tpot_s(sequences, context_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Iteration time `c + d n + e K`, and per prompt in it `f + p u + q (pairs - u)`.
+
+    `n` requests keep `K` tokens of KV and `u` tokens of a prompt are computed. What a prompt takes
+    outside of the iterations (HTTP, tokenizing) is not in it: whoever plays the engine adds it.
+
+    All are seconds, at least 0; not all of `base_s`, `per_running_s`, `per_kv_token_s` may be 0.
+
+    Example:
+        >>> timing = Measured(0.02, 1e-3, 1e-6, per_prompt_token_s=1e-4, per_prompt_s=0.005)
+        >>> timing.iteration_s(2, 2, 1000, 1000)
+        0.023
+        >>> round(timing.iteration_s(3, 502, 1500, 0, prompts=1), 6)
+        0.0795
+    """
+
+    base_s: float
+    per_running_s: float = 0.0
+    per_kv_token_s: float = 0.0
+    per_prompt_token_s: float = 0.0
+    per_prompt_s: float = 0.0
+    per_score_pair_s: float = 0.0
+    """Of prompts alone: a decoding request's pairs are its KV tokens."""
+
+    def iteration_s(
+        self,
+        sequences: int,
+        tokens: int,
+        context_tokens: float,
+        score_pairs: float,
+        prompts: int = 0,
+    ) -> float:
+        """Return the time of one iteration, seconds; see `Timing`."""
+        decoding_s = (
+            self.base_s + self.per_running_s * sequences + self.per_kv_token_s * context_tokens
+        )
+        if not prompts:
+            return decoding_s
+        prompt_tokens = tokens - (sequences - prompts)
+        # a request that decodes has as many pairs as it has tokens of context
+        pairs = max(0.0, score_pairs - context_tokens)
+        return (
+            decoding_s
+            + self.per_prompt_s * prompts
+            + self.per_prompt_token_s * prompt_tokens
+            + self.per_score_pair_s * pairs
+        )
 
 
 class Roofline:
@@ -100,7 +165,12 @@ class Roofline:
         self._comm_s_per_token = all_reduce_s(gpu, model, tp, 1) - self._comm_fixed_s
 
     def iteration_s(
-        self, sequences: int, tokens: int, context_tokens: float, score_pairs: float
+        self,
+        sequences: int,
+        tokens: int,
+        context_tokens: float,
+        score_pairs: float,
+        prompts: int = 0,
     ) -> float:
         """Return the time of one iteration, seconds; see `Timing`."""
         linear_s = max(tokens * self._compute_s_per_token, self._weights_read_s)

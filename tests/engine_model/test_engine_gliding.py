@@ -9,11 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.core.gpu_profiles import A100_80G, LLAMA_8B, CostProfile
-from dispatcher.engine_model import EngineConfig, EngineModel, EngineRequest, Linear, Roofline
+from dispatcher.engine_model import (
+    EngineConfig,
+    EngineModel,
+    EngineRequest,
+    Linear,
+    Measured,
+    Roofline,
+)
 
 TIMINGS = {
     "roofline": Roofline(A100_80G, LLAMA_8B),
     "linear": Linear(CostProfile(1e-4, 0.02, 0.01, 1e-3, 1e-6)),
+    "measured": Measured(0.01, 1e-3, 1e-6, 1e-4, 0.02, 1e-7),
 }
 
 
