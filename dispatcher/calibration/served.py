@@ -5,10 +5,10 @@ played a trace on it, the calls themselves tell how long iterations take under s
 that the machine did meanwhile: an engine model is given the same calls at the same moments, and
 its times are chosen so that calls take as long there as they took.
 
-Gauss-Newton steps with differences for derivatives (Nocedal and Wright, "Numerical Optimization",
-2006, section 10.3), nothing below zero. Squared errors count relative to the time predicted, not
-to its square: then the errors of all calls add up to about nothing, so that the engine of the fit
-is as fast as the real one over the whole of the work.
+Levenberg-Marquardt with differences for derivatives (Marquardt, "An algorithm for least-squares
+estimation of nonlinear parameters", 1963), nothing below zero. Squared errors count relative to the
+time predicted, not to its square, and in the end all times are brought to add up to what was taken:
+the engine of the fit is as fast as the real one over the whole of the work.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _STEP, _LEAST_STEP = 0.05, 0.02
 """By which share of itself, or of its start, a coefficient is changed to see what that does."""
 _ENOUGH = 1e-3
 """A round that saves less of the error, as a share, is the last one."""
-_HALVINGS = 5
+_DAMPINGS = (1e-3, 1e-2, 0.1, 1.0, 10.0)
+"""Tried one after another until the error falls."""
 _CAREFUL = 0.7
 """Of a step towards times that add up; a whole one goes too far where calls meet."""
 _SEATS_AT_LEAST = 64
@@ -89,10 +90,9 @@ def fit_served(plays: Sequence[Sequence[ServedCall]], config: EngineConfig) -> S
     now, predicted = served.in_proportion(served.start())
     error = served.error(predicted)
     for _ in range(_ROUNDS):
-        wanted = served.solved(now, predicted)
-        for halving in range(_HALVINGS):
-            share = 0.5**halving
-            tried = [old + share * (new - old) for old, new in zip(now, wanted, strict=True)]
+        slopes = served.slopes(now, predicted)
+        for damping in _DAMPINGS:
+            tried = served.solved(now, predicted, slopes, damping)
             outcome = served.predicted(tried)
             tried_error = served.error(outcome)
             if tried_error < error:
@@ -160,20 +160,39 @@ class _Served:
     def error(self, predicted: Sequence[float]) -> float:
         return sum((p - t) ** 2 / p for p, t in zip(predicted, self._taken, strict=True))
 
-    def solved(self, now: Sequence[float], predicted: Sequence[float]) -> list[float]:
-        """The coefficients that would be best if times were linear in them around `now`."""
+    def slopes(self, now: Sequence[float], predicted: Sequence[float]) -> list[list[float]]:
+        """By how much each coefficient changes the time of each call."""
         slopes = []
         for index, value in enumerate(now):
             step = max(_STEP * value, self._least[index])
-            changed = [*now[:index], value + step, *now[index + 1 :]]
-            after = self.predicted(changed)
+            after = self.predicted([*now[:index], value + step, *now[index + 1 :]])
             slopes.append([(a - b) / step for a, b in zip(after, predicted, strict=True)])
+        return slopes
+
+    def solved(
+        self,
+        now: Sequence[float],
+        predicted: Sequence[float],
+        slopes: Sequence[Sequence[float]],
+        damping: float,
+    ) -> list[float]:
+        """The coefficients that would be best if times were linear in them around `now`.
+
+        Damping holds each of them where it is, the more the more it changes.
+        """
         rows = list(zip(*slopes, strict=True))
         targets = [
             t - p + sum(x * c for x, c in zip(row, now, strict=True))
             for row, p, t in zip(rows, predicted, self._taken, strict=True)
         ]
-        found = list(non_negative_least_squares(rows, targets, [1.0 / p for p in predicted]))
+        weights = [1.0 / p for p in predicted]
+        for index, own in enumerate(slopes):
+            held = [0.0] * len(slopes)
+            held[index] = 1.0
+            rows.append(tuple(held))
+            targets.append(now[index])
+            weights.append(damping * sum(w * x * x for w, x in zip(weights, own, strict=False)))
+        found = list(non_negative_least_squares(rows, targets, weights))
         if not sum(found[:3]):
             found[0] = self._least[0]  # an iteration takes time
         return found

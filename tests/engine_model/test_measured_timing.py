@@ -17,8 +17,10 @@ TIMING = Measured(
 
 
 def engine_of() -> EngineModel:
-    options = {"num_blocks": 100, "max_num_seqs": 8, "max_model_len": 400, "max_num_batched_tokens": 100}
-    return EngineModel(EngineConfig(TIMING, **options))
+    config = EngineConfig(
+        TIMING, num_blocks=100, max_model_len=400, max_num_seqs=8, max_num_batched_tokens=100
+    )
+    return EngineModel(config)
 
 
 def request(name: str, prompt: int, output: int, hashes: tuple[int, ...] = ()) -> EngineRequest:
