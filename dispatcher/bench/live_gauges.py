@@ -34,16 +34,19 @@ class _Engine:
 
 
 class Gauges:
-    """Looks at engines twice a second while the block lasts. Without engines it does nothing.
+    """Looks at engines every so often while the block lasts. Without engines it does nothing.
+
+    What happens between two looks is taken for the mean of both: a play must last for many.
 
     Raises:
         LiveError: On entry, where one does not answer with metrics; later looks that fail are left
             out.
     """
 
-    def __init__(self, urls: Sequence[str]) -> None:
+    def __init__(self, urls: Sequence[str], *, every_s: float = LOOK_EVERY_S) -> None:
         self._engines = [_Engine(_metrics_url(url)) for url in urls]
         self._http = httpx.AsyncClient(timeout=_LIMIT_S, trust_env=False)
+        self._every_s = every_s
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Gauges:
@@ -74,7 +77,7 @@ class Gauges:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(self._every_s)
             looks = (self._look(engine) for engine in self._engines)
             await asyncio.gather(*looks, return_exceptions=True)
 

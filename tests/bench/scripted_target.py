@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 
@@ -37,6 +37,9 @@ class Target:
     instead: Callable[[Asked], Response | None] = lambda asked: None
     #: of streams: events before the connection just ends; none: all, and the end mark
     cut_after: int | None = None
+    #: what /metrics says; nothing: there is none
+    metrics: str = ""
+    looks: int = 0
     asked: list[Asked] = field(default_factory=list)
     url: str = ""
     never: asyncio.Event = field(default_factory=asyncio.Event)
@@ -45,12 +48,17 @@ class Target:
         return Starlette(
             routes=[
                 Route("/v1/models", self._models),
+                Route("/metrics", self._metrics),
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
             ]
         )
 
     async def _models(self, _request: Request) -> Response:
         return JSONResponse({"data": [{"id": "some-model"}]})
+
+    async def _metrics(self, _request: Request) -> Response:
+        self.looks += 1
+        return PlainTextResponse(self.metrics, 200 if self.metrics else 404)
 
     async def _chat(self, request: Request) -> Response:
         asked = Asked(dict(request.headers), await request.json())
@@ -81,10 +89,6 @@ class Target:
             yield event([{"index": 0, "delta": {"content": "y"}}])
         yield event([], usage=usage)
         yield "data: [DONE]\n\n"
-
-    async def hang(self, _request: Request) -> Response:
-        await self.never.wait()
-        return Response()
 
 
 class _QuietServer(uvicorn.Server):

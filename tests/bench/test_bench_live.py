@@ -1,6 +1,7 @@
 """A trace played over HTTP: against emulated engines, and against scripted answers."""
 
 import asyncio
+from time import monotonic
 
 import pytest
 from scripted_target import Target, serving
@@ -8,6 +9,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 
 from dispatcher.bench.fleets import fleet_named
 from dispatcher.bench.live_client import LiveClient, LiveError
+from dispatcher.bench.live_gauges import Gauges
 from dispatcher.bench.live_play import LivePlayer
 from dispatcher.bench.live_run import LiveOptions, measured
 from dispatcher.bench.live_text import WORDS, Measure, Texts
@@ -118,7 +120,8 @@ async def test_the_report_of_a_live_run_has_the_figures_of_a_simulated_one():
     calls = sum(len(w.calls) for w in prepared(work, fleet_named("A100"), 0.2, 0).trace)
     first = found["results"][0]
     assert (first["workflows"], first["failed"], first["calls"]) == (4, 0, calls)
-    assert 0.0 < first["utilisation"] <= 1.0
+    # so short a play may pass between two looks at the engine
+    assert 0.0 <= first["utilisation"] <= 1.0
     assert 0.3 < first["prefix_hit_rate"] < 1.0
     assert first["latency_s"]["p50"] > 1.0  # of the trace's seconds, not real ones
     assert found["summary"][0]["seeds"] == 2
@@ -275,6 +278,21 @@ async def test_calls_of_other_lengths_are_counted():
         found, player = await played(target.url, trace)
     assert [w.ok for w in found.workflows] == [True]
     assert player.other_lengths == 2
+
+
+async def test_gauges_integrate_what_runs_and_count_what_was_found():
+    async with serving(Target(metrics='vllm:num_requests_running{engine="0"} 3.0\n')) as target:
+        async with Gauges([target.url], every_s=0.001) as gauges:
+            began_s = monotonic()
+            while target.looks < 5:  # noqa: ASYNC110 - the test's own timeout bounds it
+                await asyncio.sleep(0.001)
+            target.metrics += "vllm:prefix_cache_queries_total 200.0\n"
+            target.metrics += "vllm:prefix_cache_hits_total 50.0\n"
+            whole_s = monotonic() - began_s
+        (found,) = gauges.instances(seats=8, time_scale=2.0).values()
+    # looks begin before and end after the moments noted here
+    assert found.seat_s >= 3.0 * 2.0 * whole_s
+    assert (found.seats, found.prefix_queries_tokens, found.prefix_hits_tokens) == (8, 200, 50)
 
 
 # --- texts --------------------------------------------------------------------------------------
