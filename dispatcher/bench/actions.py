@@ -114,7 +114,7 @@ def live(
         _out.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
-def paper(name: str, *, seeds: str, jobs: int | None, json: Path | None) -> None:
+def paper(name: str, *, seeds: str, jobs: int | None, json: Path | None, out: Path | None) -> None:
     """Run the experiments of a paper, show, write.
 
     Raises:
@@ -127,6 +127,8 @@ def paper(name: str, *, seeds: str, jobs: int | None, json: Path | None) -> None
         known = ", ".join(PAPERS)
         raise ConfigurationError(f"no such paper: {name!r}; expected one of: {known}")
     some_seeds = _integers("seeds", seeds)
+    if out is not None:
+        plots.require()
     began_s = time.monotonic()
     with shown.steps(_out, "plays") as (on_steps, on_step):
         findings = experiment.run(claims.ExperimentOptions(some_seeds, jobs, on_steps, on_step))
@@ -136,6 +138,9 @@ def paper(name: str, *, seeds: str, jobs: int | None, json: Path | None) -> None
     _out.print(shown.claims_table(found))
     _out.print(f"{taken_s:.1f} s", highlight=False)
     _write(found, json)
+    if out is not None:
+        for path in experiment.draw(found, out):
+            _out.print(f"drew {path}", highlight=False, soft_wrap=True)
 
 
 # --- what options mean --------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from dispatcher.bench.provenance import provenance
@@ -124,6 +125,8 @@ class Experiment:
     """Its name on the command line."""
     title: str
     run: Callable[[ExperimentOptions], Findings]
+    draw: Callable[[Mapping[str, Any], Path], list[Path]]
+    """Pictures of its document into a folder; the files. Raises where there is no matplotlib."""
 
 
 def paper_document(

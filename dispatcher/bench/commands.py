@@ -191,12 +191,13 @@ def paper(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="worker processes", show_default="one a core")
     ] = None,
+    out: Annotated[Path | None, typer.Option(help="folder to draw pictures into")] = None,
 ) -> None:
     """Run the experiments of one paper: what it claims beside what is measured."""
     with _failing():
         from dispatcher.bench import actions  # noqa: PLC0415 - as above
 
-        actions.paper(name, seeds=seeds, jobs=jobs, json=json)
+        actions.paper(name, seeds=seeds, jobs=jobs, json=json, out=out)
 
 
 @contextmanager

@@ -115,13 +115,13 @@ def attainment_curves(axes: Any, rows: Sequence[Figures], title: str = "") -> No
     for row in rows:
         found = {float(scale): share for scale, share in row["slo_attainment"].items()}
         known = {scale: 100 * share for scale, share in found.items() if share is not None}
-        axes.plot(list(known), list(known.values()), label=row["policy"], **_line(row["policy"]))
+        axes.plot(list(known), list(known.values()), label=row["policy"], **line_of(row["policy"]))
         full = [scale for scale, share in known.items() if share >= 99.9]
         reached = max(reached, min(full, default=max(known, default=1.0)))
     axes.axhline(95, color=_GREY, linewidth=1, zorder=0)
     axes.set(xlabel="SLO scale", ylabel="workflows in time, %", title=title, ylim=(0, 101))
     axes.set_xlim(1, max(2.0, reached))
-    _finish(axes)
+    finish(axes)
 
 
 def throughput_bars(axes: Any, rows: Sequence[Figures]) -> None:
@@ -153,7 +153,7 @@ def throughput_bars(axes: Any, rows: Sequence[Figures]) -> None:
         [f"{rate:.3g}/s" + (f", {seats} seats" if several_seats else "") for rate, seats in groups],
     )
     axes.set(xlabel="workflows that arrive", ylabel="workflows done per second")
-    _finish(axes)
+    finish(axes)
 
 
 def placement_bars(figure: Any, results: Sequence[Figures]) -> None:
@@ -204,22 +204,24 @@ def seats_curves(figure: Any, rows: Sequence[Figures]) -> None:
                 [value for _, value in points],
                 marker="o",
                 label=name,
-                **_line(policy if not several else ""),
+                **line_of(policy if not several else ""),
             )
         axes.set_xscale("log", base=2)
         ticks = sorted({row["seats"] for row in rows})
         axes.set_xticks(ticks, [str(seats) for seats in ticks])
         axes.set(xlabel="seats of each engine", ylabel=label)
         axes.set_ylim(bottom=0)
-        _finish(axes, legend=axes is left)
+        finish(axes, legend=axes is left)
 
 
-def _line(policy: str) -> dict[str, Any]:
+def line_of(policy: str) -> dict[str, Any]:
+    """How a policy is drawn everywhere."""
     colour = _COLOURS.get(policy)
     return {"linewidth": 2} | ({"color": colour} if colour else {})
 
 
-def _finish(axes: Any, *, legend: bool = True) -> None:
+def finish(axes: Any, *, legend: bool = True) -> None:
+    """What all axes have in common."""
     axes.spines[["top", "right"]].set_visible(False)
     if legend:
         axes.legend(frameon=False, fontsize=8)

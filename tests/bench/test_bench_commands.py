@@ -110,7 +110,8 @@ def _experiment(options):
 
 
 def test_paper_writes_claims_beside_measurements(monkeypatch, tmp_path):
-    monkeypatch.setattr(papers, "PAPERS", {"some": Experiment("some", "Some paper", _experiment)})
+    some = Experiment("some", "Some paper", _experiment, lambda document, folder: [])
+    monkeypatch.setattr(papers, "PAPERS", {"some": some})
     file = tmp_path / "paper.json"
     done = invoke("bench", "paper", "some", "--seeds", "4,5", "--json", file)
     assert done.exit_code == 0, done.output

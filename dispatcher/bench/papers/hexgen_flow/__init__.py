@@ -26,6 +26,7 @@ from dispatcher.bench.papers.hexgen_flow.cases import (
     Case,
 )
 from dispatcher.bench.papers.hexgen_flow.claims import claims_of
+from dispatcher.bench.papers.hexgen_flow.pictures import draw
 from dispatcher.bench.papers.hexgen_flow.results import Results
 from dispatcher.bench.policies import PolicyChoice
 
@@ -52,4 +53,4 @@ def _row(results: Results, case: Case, policy: PolicyChoice) -> dict[str, Any]:
     }
 
 
-EXPERIMENT = Experiment("hexgen-flow", "HexGen-Flow (arXiv:2505.05286), section 5", run)
+EXPERIMENT = Experiment("hexgen-flow", "HexGen-Flow (arXiv:2505.05286), section 5", run, draw)

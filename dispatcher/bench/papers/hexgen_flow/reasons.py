@@ -31,14 +31,14 @@ THROUGHPUT = {
     "vllm": "as for the scale: round robin leaves fast engines idle (utilisation 0.5 against 0.75)"
     " while slow ones hold the workflows up",
     "vtc": "as against vllm",
-    "qlm": "as against vllm: in overload QLM's order lets long queries wait, which end alone",
+    "qlm": "as against vllm",
 }
 HOMOGENEOUS = "on equal engines round robin is balanced, and ordering alone is left"
 MAC_SQL = (
     "3 or 4 calls a query, where the paper does not say the rates; 4 and 8 queries/s load these"
     " engines as far as the others are loaded"
 )
-TENANTS = "the paper does not give the two SLOs; the user with the tighter one gains most"
+TENANTS = "the paper does not give the two SLOs; otherwise as for one user"
 BALANCE = _APART
 QUEUE = (
     "workflows that began early end early under FCFS too, and budgets by Eq. 5 shrink together"
