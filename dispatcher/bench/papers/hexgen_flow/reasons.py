@@ -15,8 +15,8 @@ _AS_FAR = (
     " 0.9 and 1.1, 1.1, 1.1."
 )
 _OVERLOAD = (
-    " 0.5 and 1.0 queries/s overload these fleets although 60 to 75 % of prompt tokens hit the"
-    " cache (throughput stays below 0.3 queries/s), so queues grow for as long as queries come, and"
+    " 0.5 and 1.0 queries/s overload these fleets although 54 to 77 % of prompt tokens hit the"
+    " cache (throughput stays below 0.25 queries/s), so queues grow for as long as queries come, and"
     " all scales are higher than the paper's; at 0.1 queries/s and 8 seats the ratio against vLLM"
     " is 1.9, at 64 seats 2.2, nearly all of it from dispatching."
 )
