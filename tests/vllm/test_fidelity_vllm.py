@@ -1,0 +1,138 @@
+"""The simulator foretells what real engines do: one trace, live and simulated, same latencies.
+
+The engines' times are fitted to other traces, played right before and right after the one that is
+compared: all see the machine as it is. How busy it is with other work is measured; where that was
+different while the trace was compared, nothing can be told, and it goes on with two more plays.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import httpx
+import pytest
+from drive import eventually
+from engines import Engine
+from fidelity import Calibrated, Live, Stage, calibrated, cores_of_their_own, latencies
+from gateway_process import Gateway
+
+from dispatcher.simulator.workloads import ARRIVALS, WORKLOADS, make_trace, scaled
+from dispatcher.traces import TraceWorkflow
+
+#: By which share P50 and P95 of the workflows' latencies may differ.
+TOLERANCE = 0.15
+#: Of seats, live.
+LEAST_UTILISATION = 0.7
+#: Other work may take so much more or less of the machine than while the engines were measured.
+STEADY = 0.05
+#: Plays that are compared until other work was steady.
+COMPARISONS = 2
+
+POLICY, PARAMS = "hexgen-flow", {"alpha": 0.0}
+SEATS = 4
+WORKFLOWS = 40
+RATE_PER_S = 3.0
+SLO_S = 30.0
+#: CHESS prompts reach 12,300 tokens, its answers 1,000; the engines' context is 2,048.
+PROMPT_SHARE, OUTPUT_SHARE = 0.1, 0.25
+MOST_TOKENS = 1900
+
+
+def trace_of(seed: int) -> list[TraceWorkflow]:
+    """Text-to-SQL in lengths that the engines can take."""
+    drawn = make_trace(
+        WORKLOADS["chess-1"],
+        ARRIVALS["poisson"],
+        rate_per_s=RATE_PER_S,
+        seed=seed,
+        count=WORKFLOWS,
+    )
+    fitting = scaled(
+        drawn, prompt=PROMPT_SHARE, output=OUTPUT_SHARE, max_context_tokens=MOST_TOKENS
+    )
+    return [replace(workflow, slo_s=SLO_S) for workflow in fitting]
+
+
+@pytest.mark.timeout(600)
+async def test_simulated_latencies_are_the_live_ones(
+    engine_pair: tuple[Engine, Engine],
+    start_gateway: Callable[..., Gateway],
+    http: httpx.AsyncClient,
+) -> None:
+    engines = dict(zip(("fast", "slow"), engine_pair, strict=True))
+    policy = {"name": POLICY, "params": PARAMS}
+    gateway = start_gateway(engines=engines, seats=SEATS, settings={"policy": policy})
+    plays: list[Live] = []
+    found: list[Comparison] = []
+    with cores_of_their_own(*engine_pair, gateway):
+        async with Stage(engines, gateway, http) as stage:
+            for seed in range(2 * COMPARISONS + 1):
+                plays.append(await stage.play(trace_of(seed)))
+                await eventually(lambda: gateway.is_empty(http), "the gateway is empty")
+                if seed < 2 or seed % 2:
+                    continue
+                found.append(await compared(plays, engines))
+                sys.stdout.write(f"\n{found[-1].told()}\n")
+                if found[-1].steady:
+                    break
+    last = found[-1]
+    if not last.steady:
+        pytest.skip("other work on this machine came and went: nothing can be compared")
+    assert last.utilisation >= LEAST_UTILISATION
+    assert last.simulated_s == pytest.approx(last.live_s, rel=TOLERANCE)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One trace, live and simulated: P50 and P95 of its workflows' latencies."""
+
+    live_s: tuple[float, float]
+    simulated_s: tuple[float, float]
+    utilisation: float
+    others_shares: tuple[float, ...]
+    """Of the machine, used by other work: before, while compared, after."""
+    model: Calibrated
+
+    @property
+    def steady(self) -> bool:
+        """Whether other work took about as much as while the engines were measured."""
+        before, compared, after = self.others_shares
+        return abs(0.5 * (before + after) - compared) <= STEADY
+
+    def told(self) -> str:
+        """In words, for people."""
+        lines = [
+            f"utilisation {self.utilisation:.2f}, outside of the gateway"
+            f" {1000 * self.model.client_s:.1f} ms a call, other work took"
+            f" {', '.join(f'{share:.0%}' for share in self.others_shares)} of the machine"
+        ]
+        for name, live_s, simulated_s in zip(
+            ("P50", "P95"), self.live_s, self.simulated_s, strict=True
+        ):
+            error = simulated_s / live_s - 1.0
+            lines.append(
+                f"{name}: live {live_s:.2f} s, simulated {simulated_s:.2f} s, {error:+.1%}"
+            )
+        lines += [f"{name}: {times}" for name, times in self.model.times.items()]
+        return "\n".join(lines)
+
+
+async def compared(plays: Sequence[Live], engines: dict[str, Engine]) -> Comparison:
+    """The last play but one, by what those around it tell of the engines.
+
+    The scheduler has learned from the same traces, in the simulator as in the gateway.
+    """
+    before, wanted, after = plays[-3:]
+    model = await calibrated([before, after], engines)
+    traces = [play.trace for play in plays[:-1]]
+    simulated = model.simulated(traces, policy=POLICY, params=PARAMS).played
+    assert all(workflow.ok for workflow in (*wanted.played.workflows, *simulated.workflows))
+    return Comparison(
+        live_s=latencies(wanted.played),
+        simulated_s=latencies(simulated),
+        utilisation=wanted.utilisation(SEATS),
+        others_shares=tuple(play.others_share for play in (before, wanted, after)),
+        model=model,
+    )
