@@ -47,5 +47,5 @@ async def test_every_route_is_documented() -> None:
 
 
 def test_every_page_is_linked_from_the_readme() -> None:
-    linked = set(re.findall(r"\(docs/([a-z]+\.md)\)", (ROOT / "README.md").read_text()))
+    linked = set(re.findall(r"\(docs/([a-z-]+\.md)\)", (ROOT / "README.md").read_text()))
     assert {page.name for page in (ROOT / "docs").glob("*.md")} == linked
