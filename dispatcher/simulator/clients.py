@@ -25,7 +25,17 @@ class Hints:
 class _Job:
     """A workflow under way."""
 
-    __slots__ = ("children", "ended_s", "failed", "left", "missing", "out", "widths", "workflow")
+    __slots__ = (
+        "children",
+        "ended_s",
+        "failed",
+        "left",
+        "missing",
+        "out",
+        "over",
+        "widths",
+        "workflow",
+    )
 
     def __init__(self, workflow: TraceWorkflow) -> None:
         self.workflow = workflow
@@ -33,6 +43,7 @@ class _Job:
         #: calls sent or due to be sent, not ended
         self.out = 0
         self.failed = False
+        self.over = False
         self.ended_s = workflow.arrival_s
         self.missing = {call.call_id: len(call.parents) for call in workflow.calls}
         self.children: dict[str, list[TraceCall]] = {}
@@ -118,7 +129,8 @@ class Clients:
     def _begin(self, workflow: TraceWorkflow) -> None:
         job = _Job(workflow)
         for call in workflow.calls:
-            if not call.parents:
+            # one turned away at once fails the workflow before its other calls are sent
+            if not call.parents and not job.failed:
                 self._due(job, call)
 
     def _due(self, job: _Job, call: TraceCall) -> None:
@@ -157,6 +169,10 @@ class Clients:
         )
 
     def _finish(self, job: _Job) -> None:
+        """Once: where a child is turned away at once, both it and its parent find nothing left."""
+        if job.over:
+            return
+        job.over = True
         workflow = job.workflow
         self._under_way -= 1
         self._workflows[workflow.workflow_id] = PlayedWorkflow(

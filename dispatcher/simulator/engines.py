@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dispatcher.core.types import AttemptId
-from dispatcher.engine_model import AlikeRun, EngineConfig, EngineModel, EngineRequest, StepResult
+from dispatcher.engine_model import (
+    AlikeRun,
+    EngineConfig,
+    EngineModel,
+    EngineRequest,
+    RequestState,
+    StepResult,
+)
 from dispatcher.simulator.kernel import Kernel
 
 
@@ -76,6 +83,7 @@ class EnginePlayer:
         #: a run of alike iterations that has not been played yet, and when it began
         self._run: AlikeRun | None = None
         self._run_began_s = 0.0
+        self._run_slowness = 1.0
         #: what is under way otherwise; its tokens exist at the next wake-up
         self._under_way = StepResult()
 
@@ -91,9 +99,13 @@ class EnginePlayer:
 
     def abort(self, attempt: Attempt) -> None:
         """Stop a request; nothing more is told of it."""
+        self.output_tokens += self.generated(attempt)
         self._cut()
-        if self.model.abort(attempt.request_id):
-            self.output_tokens += attempt.generated
+        self.model.abort(attempt.request_id)
+        # its token of the iteration under way, maybe its last one, never comes to be
+        result = self._under_way
+        result.emitted = [one for one in result.emitted if one is not attempt]
+        result.finished = [one for one in result.finished if one is not attempt]
 
     def slow_down(self, factor: float) -> None:
         """Let iterations take so many times as long as they should, from the next one on."""
@@ -103,7 +115,8 @@ class EnginePlayer:
     def generated(self, attempt: Attempt) -> int:
         """Return the tokens that exist of a request, at least those of the iterations over."""
         if self._run:
-            return attempt.generated + self._iterations_over(self._run)
+            waits = attempt.state is not RequestState.RUNNING
+            return attempt.generated + (0 if waits else self._iterations_over(self._run))
         under_way = any(one is attempt for one in self._under_way.emitted)
         return attempt.generated - under_way
 
@@ -142,7 +155,7 @@ class EnginePlayer:
             return
         self._run = model.alike_run()
         if self._run:
-            self._run_began_s = now_s
+            self._run_began_s, self._run_slowness = now_s, self._slowness
             duration_s = self._run.duration_s(self._run.count) * self._slowness
         else:
             self._under_way = model.step(now_s)
@@ -154,7 +167,7 @@ class EnginePlayer:
 
     def _iterations_over(self, run: AlikeRun) -> int:
         """Return how many iterations of the run are over by now."""
-        spent_s = (self._kernel.now_s - self._run_began_s) / self._slowness
+        spent_s = (self._kernel.now_s - self._run_began_s) / self._run_slowness
         over, most = 0, run.count
         while over < most:
             middle = (over + most + 1) // 2
@@ -170,13 +183,13 @@ class EnginePlayer:
         if run is None:
             return
         count = self._iterations_over(run)
-        spent_s = (self._kernel.now_s - self._run_began_s) / self._slowness
+        spent_s = (self._kernel.now_s - self._run_began_s) / self._run_slowness
         if count == 0 or run.duration_s(count) < spent_s:
             count += 1
         if count >= run.count:
             return
-        cut_s = run.duration_s(count) * self._slowness
-        self.busy_s -= run.duration_s(run.count) * self._slowness - cut_s
+        cut_s = run.duration_s(count) * self._run_slowness
+        self.busy_s -= run.duration_s(run.count) * self._run_slowness - cut_s
         self._under_way = self.model.glide(run, count)
         self._run = None
         self._wake_at(self._run_began_s + cut_s)

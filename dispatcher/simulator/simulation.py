@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from dispatcher.core.commands import (
     WakeAt,
 )
 from dispatcher.core.coordinator import Coordinator, Limits
-from dispatcher.core.errors import ConfigurationError
+from dispatcher.core.errors import ConfigurationError, InvariantError
 from dispatcher.core.ports import CostModel, Learned, LengthPredictor
 from dispatcher.core.types import (
     AttemptId,
@@ -95,11 +96,13 @@ def simulate(
         hints: What clients tell; `None`: all they know.
 
     Raises:
-        ConfigurationError: No engine, or two of one id.
+        ConfigurationError: No engine, or two of one id; a fault of an engine that is not there, or
+            with a number out of range.
         HeadwayError: No such policy or parameter.
     """
     if not fleet or len({engine.instance_id for engine in fleet}) < len(fleet):
         raise ConfigurationError("a simulated fleet needs engines, each with an id of its own")
+    _check_faults(faults, fleet)
     if limits is None:
         limits = Limits(max_calls=sum(len(w.calls) for w in trace) + 1, max_wait_s=float("inf"))
     simulation = _Simulation(
@@ -114,6 +117,15 @@ def simulate(
     )
     with _seldom_collecting():
         return simulation.play(trace, faults, hints or Hints())
+
+
+def _check_faults(faults: Sequence[Fault], fleet: Sequence[SimulatedEngine]) -> None:
+    known = {str(engine.instance_id) for engine in fleet}
+    for fault in faults:
+        if fault.instance_id not in known:
+            raise ConfigurationError(f"{fault}: no such engine; there are {sorted(known)}")
+        if not (0.0 <= fault.at_s < float("inf") and 0.0 < fault.factor < float("inf")):
+            raise ConfigurationError(f"{fault}: expected a moment from 0 on and a factor above 0")
 
 
 @contextmanager
@@ -176,6 +188,8 @@ class _Simulation:
             for instance_id, engine in self._fleet.items()
         }
         self._down: set[InstanceId] = set()
+        #: `UP` faults to come, by engine
+        self._returns: Counter[InstanceId] = Counter()
         self._specs: dict[CallId, tuple[CallSpec, TraceCall]] = {}
         self._out: dict[AttemptId, tuple[Attempt, InstanceId]] = {}
         self._clients: Clients | None = None
@@ -195,6 +209,7 @@ class _Simulation:
             self._post(ev.InstanceUp(engine.spec))
         for fault in faults:
             kernel.at(fault.at_s, self._fault, fault)
+            self._returns[InstanceId(fault.instance_id)] += fault.kind is FaultKind.UP
         model = min(next(iter(self._fleet.values())).spec.models)
         clients = Clients(trace, kernel, self._arrive, model=model, hints=hints)
         self._clients = clients
@@ -203,6 +218,8 @@ class _Simulation:
         if any(call.streaming for workflow in trace for call in workflow.calls):
             kernel.at(PROGRESS_S, self._progress)
         kernel.run(until=lambda: clients.done)
+        if not clients.done:
+            raise InvariantError(f"nothing is left to happen and {len(self._specs)} calls wait")
         return Simulated(self._played(clients, trace), self._learned())
 
     def _played(self, clients: Clients, trace: Trace) -> Played:
@@ -225,10 +242,9 @@ class _Simulation:
         return Played(workflows, clients.calls, last_s - first_s, instances)
 
     def _learned(self) -> Experience:
-        return Experience(
-            {name: part.dump() for name, part in self._learners.items()},
-            self._tracker.snapshot(self._kernel.now_s),
-        )
+        # workflows that were not told to be over are no experience: the next trace has its own
+        workflows = {**self._tracker.snapshot(self._kernel.now_s), "live": []}
+        return Experience({name: part.dump() for name, part in self._learners.items()}, workflows)
 
     # --- events ---
 
@@ -284,6 +300,7 @@ class _Simulation:
                 self._players[instance_id].slow_down(fault.factor)
             case FaultKind.UP:
                 self._down.discard(instance_id)
+                self._returns[instance_id] -= 1
                 self._post(ev.InstanceUp(self._fleet[instance_id].spec))
             case FaultKind.DOWN:
                 self._down.add(instance_id)
@@ -294,6 +311,14 @@ class _Simulation:
                     seen = attempt.streaming and attempt.first_token_s is not None
                     self._stop(attempt.attempt_id, Outcome.ENGINE_ERROR, retryable=not seen)
                 self._players[instance_id].model.reset_prefix_cache()
+                self._give_up()
+
+    def _give_up(self) -> None:
+        """Clients leave where no engine is left for them: no limit need ever end their wait."""
+        gone = {instance_id for instance_id in self._down if not self._returns[instance_id]}
+        for call_id, call in list(self._coordinator.calls.items()):
+            if call.candidates <= gone:
+                self._post(ev.CallCancelled(call_id))
 
     # --- commands ---
 
