@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,10 @@ from typing import Any
 import pytest
 import tuner_fakes
 from gateway_harness import Running, emulated, gateway, ok, scripted
+from tuner_fakes import alive
 
-from dispatcher.gateway.tuner.worker import Worker, WorkerError
+from dispatcher.gateway.tuner.subject import Subject
+from dispatcher.gateway.tuner.worker import Worker
 from dispatcher.simulator.replay import replay as simulated
 from dispatcher.traces import TraceCall, TraceWorkflow
 from dispatcher.traces.assembly import Assembled
@@ -61,14 +62,6 @@ async def alpha_shown(running: Running) -> float:
     return float(line.split()[1])
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs (one that has ended and been waited for does not)."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, 0)
-        return True
-    return False
-
-
 async def test_a_tune_that_is_asked_for_replays_what_ended_and_adopts_the_best() -> None:
     async with tuned(tuner_fakes.best_at_04, LONG) as running:
         before = await state(running)
@@ -84,11 +77,11 @@ async def test_a_tune_that_is_asked_for_replays_what_ended_and_adopts_the_best()
         assert entry["window"]["calls_replayed"] == 10
         assert len(entry["curve"]) == 11
         assert entry["curve"][4] == {
-        "alpha": 0.4,
-        "p95_s": 5.0,
-        "slo_attainment": 0.9,
-        "p95_slo_ratio": None,
-    }
+            "alpha": 0.4,
+            "p95_s": 5.0,
+            "slo_attainment": 0.9,
+            "p95_slo_ratio": None,
+        }
         assert entry["gain"] == pytest.approx(1 - 1 / 1.16)
         assert running.gateway.alpha() == 0.4
         assert await alpha_shown(running) == 0.4
@@ -184,6 +177,42 @@ async def test_a_window_that_is_worse_is_tuned_on_again_and_then_is_the_referenc
         assert again["why"].startswith("P95 went from 1 s to 9 s (p = 0.00")
         assert (again["outcome"], again["alpha"]) == ("kept", 0.0)
         assert "no alpha does better" in again["reason"]
+
+
+async def test_a_window_of_a_policy_that_is_switched_while_it_is_judged_tunes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with tuned(tuner_fakes.best_at_04, {**SHORT, "min_workflows": 20}) as running:
+        await window_of(running, 1)
+        judge = Worker.run
+
+        async def switches(worker: Worker, function: Any, *rest: Any) -> Any:
+            running.gateway.switch_policy("wb-fcfs", {})
+            return await judge(worker, function, *rest)
+
+        monkeypatch.setattr(Worker, "run", switches)
+        window = await window_of(running, 9)
+        assert window["verdict"] == "not judged: the policy was switched meanwhile"
+        found = await state(running)
+        assert [entry["why"] for entry in found["history"]] == [
+            "start",
+            "the first window",
+            "policy switched",
+        ]
+        assert found["window"]["collecting"] is True
+        assert running.gateway.alpha() == 0.0
+
+
+async def test_a_defect_in_one_window_does_not_end_the_watch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with tuned(tuner_fakes.flat, {**SHORT, "min_workflows": 20}) as running:
+        with monkeypatch.context() as broken:
+            broken.setattr(Subject, "fleet", lambda _: 1 / 0)
+            await window_of(running, 1)
+            assert "ZeroDivisionError" in (await state(running))["windows"][-1]["verdict"]
+        assert (await window_of(running, 1))["verdict"] == "the first one"
+        assert (await window_of(running, 1))["verdict"] == "no worse than the reference"
 
 
 @pytest.mark.parametrize(
@@ -325,57 +354,3 @@ async def test_an_alpha_that_was_found_is_taken_up_after_a_restart(tmp_path: Pat
 
 
 # --- the worker ---------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def worker() -> AsyncIterator[Worker]:
-    made = Worker()
-    try:
-        yield made
-    finally:
-        await made.stop()
-
-
-async def test_a_worker_serves_job_after_job_in_one_process() -> None:
-    async with worker() as at_work:
-        assert at_work.pid is None
-        assert await at_work.run(tuner_fakes.twice, 4, 60) == 8
-        pid = at_work.pid
-        assert await asyncio.gather(*(at_work.run(tuner_fakes.twice, n, 60) for n in (1, 2))) == [
-            2,
-            4,
-        ]
-        assert at_work.pid == pid != os.getpid()
-    assert pid is not None
-    assert not alive(pid)
-
-
-@pytest.mark.parametrize(
-    ("job", "limit_s", "says"),
-    [(tuner_fakes.gone, 60, "exit code 7"), (tuner_fakes.stuck, 0.2, "longer than 0.2 s")],
-)
-async def test_a_worker_that_was_lost_is_replaced(
-    job: Callable[[int], int], limit_s: float, says: str
-) -> None:
-    async with worker() as at_work:
-        assert await at_work.run(tuner_fakes.twice, 1, 60) == 2
-        before = at_work.pid
-        assert before is not None
-        with pytest.raises(WorkerError, match=says):
-            await at_work.run(job, 7, limit_s)
-        assert not alive(before)
-        assert await at_work.run(tuner_fakes.twice, 3, 60) == 6
-
-
-async def test_a_job_that_is_cancelled_takes_its_process_along() -> None:
-    async with worker() as at_work:
-        assert await at_work.run(tuner_fakes.twice, 1, 60) == 2
-        pid = at_work.pid
-        assert pid is not None
-        job = asyncio.create_task(at_work.run(tuner_fakes.stuck, 1, 60))
-        await asyncio.sleep(0)
-        job.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await job
-        assert not alive(pid)
-        assert await at_work.run(tuner_fakes.twice, 3, 60) == 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -70,3 +71,11 @@ def stuck(number: int) -> int:
 
 def gone(number: int) -> int:
     os._exit(number)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (one that has ended and been waited for does not)."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False

@@ -190,6 +190,10 @@ class LiveTuner:
                     except WorkerError as error:
                         log.warning("a window could not be tested: %s", error)
                         self._note_window(window, f"not tested: {error}")
+                    except Exception as defect:
+                        # whoever watches goes on watching
+                        log.exception("a window could not be judged")
+                        self._note_window(window, f"not judged: {defect!r}")
 
     async def _judge(self, window: Window) -> None:
         """Tune on the first window, and on one that is worse than the one last tuned on."""
@@ -206,6 +210,9 @@ class LiveTuner:
             seed=window.number,
         )
         p_value = await self._worker.run(regression_p, job, self._settings.timeout_s)
+        if self._monitor.reference is not reference:
+            self._note_window(window, "not judged: the policy was switched meanwhile", p_value)
+            return
         if p_value >= self._rules.p_value:
             self._note_window(window, "no worse than the reference", p_value)
             return
