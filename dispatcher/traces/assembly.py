@@ -16,7 +16,8 @@ from dispatcher.core.workflow_types import CallRecord, WorkflowRecord
 from dispatcher.traces.types import TraceCall, TraceWorkflow
 
 CALLS_PER_WORKFLOW = 2_000
-"""A workflow with more is left out: one that long is most often a client that never ends any."""
+"""A workflow with more is left out: one that long is most often a client that never ends any.
+The sequences of a call count one by one, as they are written."""
 CALLS_PENDING = 100_000
 """Ended calls of workflows that go on; beyond, the workflow that began to be seen first is left
 out."""
@@ -147,6 +148,9 @@ class Assembler:
         first = calls[0]
         kept = [call for call in calls if call.output_tokens]
         if not kept:
+            return None
+        if sum(call.sequences for call in kept) > self._per_workflow:
+            self.left_out += 1
             return None
         self._number += 1
         slo_s = max(call.deadline_s for call in calls) - first.arrived_s

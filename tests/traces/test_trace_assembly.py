@@ -212,6 +212,16 @@ def test_too_long_a_workflow_is_left_out_whole() -> None:
     assert work.end() is not None
 
 
+def test_sequences_count_towards_what_is_too_long() -> None:
+    assembler = Assembler(epoch_s=EPOCH_S, calls_per_workflow=7)
+    for calls, left_out in ((1, 0), (2, 1)):
+        work = Work(assembler, f"of {calls}")
+        for number in range(calls):
+            work.call(number, number + 0.5, seats=4)
+        assert (work.end() is None, assembler.left_out) == (left_out > 0, left_out)
+        assert assembler.pending_calls == 0
+
+
 def test_where_too_much_goes_on_the_oldest_is_left_out() -> None:
     assembler = Assembler(epoch_s=EPOCH_S, calls_pending=4)
     old, young = Work(assembler, "old"), Work(assembler, "young")
