@@ -69,6 +69,7 @@ def run(
     Raises:
         HeadwayError: Something that was asked for does not exist or cannot be done.
     """
+    _writable(asked.json)
     work = asked.work(warm_trace)
     one = fleet_named(asked.fleet, size=asked.size)
     some_seats = _integers("seats", seats or str(one.seats))
@@ -100,6 +101,7 @@ def live(
     Raises:
         HeadwayError: Something that was asked for does not exist, or the target cannot be measured.
     """
+    _writable(asked.json)
     work = asked.work()
     serving = fleet_named(asked.fleet, size=asked.size, seats=seats)
     seeds = _integers("seeds", asked.seeds)
@@ -127,6 +129,7 @@ def paper(name: str, *, seeds: str, jobs: int | None, json: Path | None, out: Pa
         known = ", ".join(PAPERS)
         raise ConfigurationError(f"no such paper: {name!r}; expected one of: {known}")
     some_seeds = _integers("seeds", seeds)
+    _writable(json)
     if out is not None:
         plots.require()
     began_s = time.monotonic()
@@ -213,6 +216,14 @@ def _show(found: dict[str, Any], title: str, asked: Asked) -> None:
     if asked.out is not None:
         for path in plots.draw_run(found, asked.out):
             _out.print(f"drew {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _writable(path: Path | None) -> None:
+    """Said before minutes are spent, not after."""
+    if path is not None and not path.parent.is_dir():
+        raise ConfigurationError(f"--json: {path.parent}: no such directory")
+    if path is not None and path.is_dir():
+        raise ConfigurationError(f"--json: {path}: is a directory")
 
 
 def _write(found: Mapping[str, Any], path: Path | None) -> None:

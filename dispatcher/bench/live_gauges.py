@@ -16,6 +16,7 @@ from dispatcher.traces import PlayedInstance
 
 LOOK_EVERY_S = 0.5
 _LIMIT_S = 10.0
+_RUNNING = "num_requests_running"
 _SAMPLE = re.compile(
     r"^vllm:(num_requests_running|prefix_cache_queries|prefix_cache_hits|num_preemptions)"
     r"(?:_total)?(?:\{[^\n]*\})?[ \t]+(\S+)",
@@ -39,8 +40,8 @@ class Gauges:
     What happens between two looks is taken for the mean of both: a play must last for many.
 
     Raises:
-        LiveError: On entry, where one does not answer with metrics; later looks that fail are left
-            out.
+        LiveError: On entry, where one does not answer with vLLM's metrics; later looks that fail
+            are left out.
     """
 
     def __init__(self, urls: Sequence[str], *, every_s: float = LOOK_EVERY_S) -> None:
@@ -56,6 +57,9 @@ class Gauges:
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 await self._http.aclose()
                 raise LiveError(f"{engine.url}: no metrics: {error}") from error
+            if _RUNNING not in engine.first:
+                await self._http.aclose()
+                raise LiveError(f"{engine.url}: no metrics of an engine: no vllm:{_RUNNING} there")
         if self._engines:
             self._task = asyncio.create_task(self._watch())
         return self
@@ -89,7 +93,7 @@ class Gauges:
             found[name] = found.get(name, 0.0) + float(value)
         now_s = monotonic()
         if engine.last:
-            running = 0.5 * (_of(engine.last, "running") + _of(found, "running"))
+            running = 0.5 * (engine.last.get(_RUNNING, 0.0) + found.get(_RUNNING, 0.0))
             engine.running_s += running * (now_s - engine.looked_at_s)
         engine.last, engine.looked_at_s = found, now_s
         return found
@@ -116,10 +120,6 @@ class Gauges:
 def _metrics_url(url: str) -> str:
     bare = url.rstrip("/")
     return bare if bare.endswith("/metrics") else f"{bare}/metrics"
-
-
-def _of(found: dict[str, float], name: str) -> float:
-    return found.get(f"num_requests_{name}", 0.0)
 
 
 def _gained(engine: _Engine, name: str) -> int:

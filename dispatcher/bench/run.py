@@ -10,6 +10,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -155,7 +156,7 @@ def in_workers(
     if jobs <= 1:
         return list(_here(work, items, on_result))
     with ProcessPoolExecutor(
-        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_on_interrupt
+        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
     ) as pool:
         futures: list[Future[_Result]] = [pool.submit(work, item) for item in items]
         try:
@@ -179,9 +180,21 @@ def _here(
         yield result
 
 
-def _end_on_interrupt() -> None:
-    """Ctrl-C reaches the whole process group; only the first process has something to say."""
+def _end_with_parent() -> None:
+    """Let a worker outlive nobody, however the first process ends.
+
+    Ctrl-C reaches the whole process group; only the first process has something to say. Where that
+    one is killed, a worker would wait for its next item for ever.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # noqa: S101 - it is a worker
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
 
 
 def document(comparison: Comparison, results: Sequence[Figures]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ def tune_file(
     """Replay the last calls of a recorded trace under each alpha.
 
     Args:
-        trace: Recorded by a gateway, or written by hand.
+        trace: Recorded by a gateway, or written by hand; all of it is asked of the fleet's one
+            model, whatever it names.
         fleet: What to play it on; its engines' times are taken from their GPUs' figures.
         policy: A policy that has an alpha.
         alpha: The one in use, in [0, 1].
@@ -41,7 +43,7 @@ def tune_file(
         if engine.spec.profile is not None
     ]
     return tune_trace(
-        read_trace(trace),
+        [replace(workflow, model=None) for workflow in read_trace(trace)],
         instances,
         replay,
         policy=policy,

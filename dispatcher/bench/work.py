@@ -31,7 +31,8 @@ class Work:
     scenario: str | None = None
     """Name of a workload."""
     trace: Path | None = None
-    """File of a recorded trace; its SLOs give way to those of its times alone."""
+    """File of a recorded trace; its SLOs give way to those of its times alone, its models to the
+    one that the fleet serves."""
     arrivals: str = "poisson"
     """Name of an arrival process; a recorded trace has its own."""
     count: int | None = 100
@@ -50,6 +51,10 @@ class Work:
             _known("scenario", self.scenario, WORKLOADS)
             if self.count is None:
                 raise ConfigurationError("a scenario needs a count of workflows")
+        if self.warm_trace is not None and self.trace is None:
+            raise ConfigurationError(
+                "a trace to learn from goes with a trace: a scenario is learned from another seed"
+            )
         _known("arrivals", self.arrivals, ARRIVALS)
         if self.count is not None and self.count < 1:
             raise ConfigurationError(f"count: expected at least 1 workflow, not {self.count}")
@@ -87,7 +92,7 @@ def _known(what: str, name: str, table: object) -> None:
 
 
 def trace_of(work: Work, rate_per_s: float | None, seed: int) -> list[TraceWorkflow]:
-    """The workflows, dealt to tenants, without SLO.
+    """The workflows, dealt to tenants, without SLO; they ask for whatever model is served.
 
     Args:
         work: What arrives.
@@ -100,7 +105,8 @@ def trace_of(work: Work, rate_per_s: float | None, seed: int) -> list[TraceWorkf
     """
     if work.scenario is None:
         assert work.trace is not None  # noqa: S101 - `Work` sees to it
-        trace = _at_rate(read_trace(work.trace)[: work.count], rate_per_s)
+        recorded = read_trace(work.trace)[: work.count]
+        trace = _at_rate([replace(workflow, model=None) for workflow in recorded], rate_per_s)
     elif rate_per_s is None or not 0.0 < rate_per_s < float("inf"):
         raise ConfigurationError(f"rate: expected workflows per second above 0, not {rate_per_s}")
     else:

@@ -62,6 +62,7 @@ def test_run_compares_seats():
         (("--size", "9b"), "unknown model size"),
         (("--tenants", "a=1,b"), "--tenants: expected NAME=SLO_SCALE, found 'b'"),
         (("--trace", "no-such-file"), "and not both"),
+        (("--warm-trace", "no-such-file"), "a trace to learn from goes with a trace"),
     ],
 )
 def test_run_says_what_is_wrong(arguments, said):
@@ -69,6 +70,15 @@ def test_run_says_what_is_wrong(arguments, said):
     assert done.exit_code == 2
     assert said in done.output
     assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(("where", "said"), [("no/such.json", "no such"), (".", "is a directory")])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_played(tmp_path, where, said):
+    for command in (SMALL, ("bench", "paper", "hexgen-flow")):
+        done = invoke(*command, "--json", tmp_path / where)
+        assert done.exit_code == 2
+        assert said in done.output
+        assert "plays" not in done.output
 
 
 def test_a_trace_that_is_not_there_is_told():

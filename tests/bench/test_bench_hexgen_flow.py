@@ -38,6 +38,16 @@ def test_every_claim_of_the_evaluation_has_a_measurement(document) -> None:
         assert claim["note"], claim["id"]
 
 
+def test_the_file_says_how_it_was_measured(document) -> None:
+    setting = document["setting"]
+    assert (setting["seats"], setting["slo_scale"], setting["arrivals"]) == (8, 5.0, "poisson")
+    assert setting["tune_seed"] == cases.TUNE_SEED_AFTER
+    assert "played under vllm" in setting["warm_up"]
+    fleets = {fleet["name"]: fleet["engines"] for fleet in setting["fleets"]}
+    assert fleets.keys() == {"hetero-1", "hetero-2", "homogeneous", "mac-sql"}
+    assert fleets["hetero-1"] == {"A100-80G:tp4": 2, "A6000:tp4": 2}
+
+
 def test_ratios_are_those_of_the_plays(document) -> None:
     plays = {(p["case"], p["seats"], p["tenants"], p["policy"]): p for p in document["plays"]}
     ours = policy_named("hexgen-flow").label

@@ -263,6 +263,9 @@ async def test_targets_that_cannot_be_measured_say_why(tmp_path):
         options = LiveOptions(target.url, "x", metrics=(target.url,))
         with pytest.raises(LiveError, match=r"/metrics: no metrics"):
             await measured(work, fleet, None, [0], options)
+        target.metrics = "headway_queue_depth 3.0\n"
+        with pytest.raises(LiveError, match=r"no metrics of an engine: no vllm:num_requests_run"):
+            await measured(work, fleet, None, [0], options)
         target.instead = lambda asked: (
             JSONResponse({}, 500) if "x-headway-stage" in asked.headers else None
         )

@@ -1,6 +1,9 @@
 """Runs in the simulator: the same from the same, fair to all policies, whatever the processes."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import orjson
 import pytest
@@ -13,6 +16,7 @@ from dispatcher.bench.work import WARM_UP_SEED_AFTER, Work, prepared, trace_of, 
 from dispatcher.core.errors import BadParameterError, ConfigurationError, UnknownNameError
 from dispatcher.traces import TraceCall, TraceWorkflow, write_trace
 
+ROOT = Path(__file__).resolve().parents[2]
 FLEET = fleet_named("A100,A6000", seats=4)
 WORK = Work(scenario="chess-1", count=6)
 
@@ -21,9 +25,11 @@ def comparison(work=WORK, policies="vllm,hexgen-flow", rates=(0.2,), seeds=(0, 1
     return Comparison(work, (FLEET,), tuple(policies_named(policies)), rates, seeds, **more)
 
 
-def recorded(path, *arrivals_s, output=5):
+def recorded(path, *arrivals_s, output=5, model=None):
     calls = (TraceCall("a", "s", 50, output), TraceCall("b", "t", 60, output, parents=("a",)))
-    trace = [TraceWorkflow(f"w{n}", "app", at, calls) for n, at in enumerate(arrivals_s)]
+    trace = [
+        TraceWorkflow(f"w{n}", "app", at, calls, model=model) for n, at in enumerate(arrivals_s)
+    ]
     write_trace(path, trace)
     return path
 
@@ -111,6 +117,12 @@ def test_a_recorded_trace_is_played_as_it_was_or_at_another_rate(tmp_path):
     assert (found["workflows"], found["rate"]) == (3, 0.2)
 
 
+def test_a_recorded_trace_asks_the_model_that_the_fleet_serves(tmp_path):
+    work = Work(trace=recorded(tmp_path / "t.jsonl", 0.0, 1.0, model="their-model"), count=None)
+    found = results_of(comparison(work, "vllm", rates=(None,), seeds=(0,)).settings(), jobs=1)[0]
+    assert (found["workflows"], found["failed"]) == (2, 0)
+
+
 def test_a_recorded_trace_is_warmed_up_for_by_another_one_or_not_at_all(tmp_path):
     first = recorded(tmp_path / "a.jsonl", 0.0, 1.0)
     other = recorded(tmp_path / "b.jsonl", 0.0, 1.0, output=50)
@@ -129,6 +141,43 @@ def test_a_worker_that_dies_is_told(monkeypatch):
     monkeypatch.setattr(run, "result_of", _die)
     with pytest.raises(WorkerLostError, match="a worker process ended"):
         results_of(comparison().settings(), jobs=2)
+
+
+_WORKING = """
+import sys
+import threading
+from dispatcher.bench.run import in_workers
+
+def hold(pipe):
+    with open(pipe, "w") as told:
+        told.write("here ")
+        told.flush()
+        threading.Event().wait(30.0)
+        told.write("survived ")
+
+if __name__ == "__main__":
+    in_workers(hold, sys.argv[1:] * 2, jobs=2)
+"""
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path):
+    script, pipe = tmp_path / "working.py", tmp_path / "pipe"
+    script.write_text(_WORKING)
+    os.mkfifo(pipe)
+    began = subprocess.Popen(
+        [sys.executable, str(script), str(pipe)], env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    try:
+        with pipe.open() as told:
+            said = ""
+            while said.count("here") < 2 and (more := told.read(5)):
+                said += more
+            began.kill()
+            said += told.read()  # until nobody holds its other end
+    finally:
+        began.kill()
+        began.wait()
+    assert said.split() == ["here", "here"]
 
 
 def test_what_a_worker_cannot_do_is_told_as_it_is_here(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from dispatcher.cli import app
 from dispatcher.simulator.workloads import WORKLOADS, Poisson, make_trace
-from dispatcher.traces import write_trace
+from dispatcher.traces import read_trace, write_trace
 
 
 @pytest.fixture
@@ -31,6 +32,18 @@ def test_a_trace_is_tuned_on(trace: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.json"
     CliRunner().invoke(app, ["tune", "--trace", str(trace), "--json", str(again)])
     assert again.read_text() == file.read_text()
+
+
+def test_a_recorded_trace_names_the_model_that_was_asked(trace: Path, tmp_path: Path) -> None:
+    named = tmp_path / "named.jsonl"
+    write_trace(named, [replace(one, model="llama-3.1-8b") for one in read_trace(trace)])
+    found = []
+    for path in (trace, named):
+        file = tmp_path / "tune.json"
+        done = CliRunner().invoke(app, ["tune", "--trace", str(path), "--json", str(file)])
+        assert done.exit_code == 0, done.output
+        found.append(json.loads(file.read_text()))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dispatcher.bench.claims import Experiment, ExperimentOptions, Findings
+from dispatcher.bench.fleets import FLEETS
 from dispatcher.bench.papers.hexgen_flow.cases import (
     ALPHA,
     QUERIES,
@@ -23,23 +24,45 @@ from dispatcher.bench.papers.hexgen_flow.cases import (
     SEATS,
     TENANTS,
     THROUGHPUT,
+    TUNE_SEED_AFTER,
     Case,
 )
 from dispatcher.bench.papers.hexgen_flow.claims import claims_of
 from dispatcher.bench.papers.hexgen_flow.pictures import draw
 from dispatcher.bench.papers.hexgen_flow.results import Results
 from dispatcher.bench.policies import PolicyChoice
+from dispatcher.bench.run import warm_up_told
 
 
 def run(options: ExperimentOptions) -> Findings:
     """All experiments of section 5."""
     results = Results(options)
     tables = {
-        "setting": {"seats": SEATS, "alpha": ALPHA, "queries": QUERIES, "tenants": dict(TENANTS)},
+        "setting": _setting(results),
         "tunes": [{"case": case.label, **asdict(t)} for case, t in results.tuned.items()],
         "plays": [_row(results, case, policy) for case, policy in results.pairs],
     }
     return Findings(claims_of(results), tables)
+
+
+def _setting(results: Results) -> dict[str, Any]:
+    """What holds for every play, unless its row says otherwise."""
+    case, policy = results.pairs[0]
+    work = case.setting(policy, results.seeds[0]).work
+    return {
+        "seats": SEATS,
+        "alpha": ALPHA,
+        "queries": QUERIES,
+        "tenants": dict(TENANTS),
+        "slo_scale": work.slo_scale,
+        "arrivals": work.arrivals,
+        "warm_up": warm_up_told(work, warm=True),
+        "tune_seed": results.seeds[0] + TUNE_SEED_AFTER,
+        "fleets": [
+            FLEETS[name].described()
+            for name in dict.fromkeys(case.fleet for case, _ in results.pairs)
+        ],
+    }
 
 
 def _row(results: Results, case: Case, policy: PolicyChoice) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dispatcher.bench.run import Setting
 from dispatcher.bench.work import Work
 
 SEATS = 8
-"""Of each engine: few enough that calls wait where their order is decided (see `tables.seats`)."""
+"""Of each engine: few enough that calls wait where their order is decided (see `SEATS_CASES`)."""
 QUERIES = 100
 TRACES = ("chess-1", "chess-2", "chess-3")
 HETERO = ("hetero-1", "hetero-2")

@@ -16,9 +16,9 @@ _AS_FAR = (
 )
 _OVERLOAD = (
     " 0.5 and 1.0 queries/s overload these fleets although 54 to 77 % of prompt tokens hit the"
-    " cache (throughput stays below 0.25 queries/s), so queues grow for as long as queries come, and"
-    " all scales are higher than the paper's; at 0.1 queries/s and 8 seats the ratio against vLLM"
-    " is 1.9, at 64 seats 2.2, nearly all of it from dispatching."
+    " cache (throughput stays below 0.25 queries/s), so queues grow for as long as queries come,"
+    " and all scales are higher than the paper's; at 0.1 queries/s and 8 seats the ratio against"
+    " vLLM is 1.9, at 64 seats 2.2, nearly all of it from dispatching."
 )
 
 P95 = {
@@ -35,8 +35,8 @@ THROUGHPUT = {
 }
 HOMOGENEOUS = "on equal engines round robin is balanced, and ordering alone is left"
 MAC_SQL = (
-    "3 or 4 calls a query, where the paper does not say the rates; 4 and 8 queries/s load these"
-    " engines as far as the others are loaded"
+    "1.8 calls a query in the mean, 4 at most; the paper does not say the rates: 4 and 8 queries/s"
+    " load these engines as far as the others are loaded"
 )
 TENANTS = "the paper does not give the two SLOs; otherwise as for one user"
 BALANCE = _APART
