@@ -2,7 +2,7 @@
 
 The engines' times are fitted to other traces, played right before and right after the one that is
 compared: all see the machine as it is. How busy it is with other work is measured; where that was
-different while the trace was compared, nothing can be told, and it goes on with two more plays.
+different while the trace was compared, nothing can be told, and it goes on with another play.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ TOLERANCE = 0.15
 LEAST_UTILISATION = 0.7
 #: Other work may take so much more or less of the machine than while the engines were measured.
 STEADY = 0.05
-#: Plays that are compared until other work was steady.
-COMPARISONS = 2
+#: Until other work was steady over three of them.
+MOST_PLAYS = 6
 
 POLICY, PARAMS = "hexgen-flow", {"alpha": 0.0}
 SEATS = 4
@@ -65,23 +65,28 @@ async def test_simulated_latencies_are_the_live_ones(
     policy = {"name": POLICY, "params": PARAMS}
     gateway = start_gateway(engines=engines, seats=SEATS, settings={"policy": policy})
     plays: list[Live] = []
-    found: list[Comparison] = []
     with cores_of_their_own(*engine_pair, gateway):
         async with Stage(engines, gateway, http) as stage:
-            for seed in range(2 * COMPARISONS + 1):
+            for seed in range(MOST_PLAYS):
                 plays.append(await stage.play(trace_of(seed)))
                 await eventually(lambda: gateway.is_empty(http), "the gateway is empty")
-                if seed < 2 or seed % 2:
-                    continue
-                found.append(await compared(plays, engines))
-                sys.stdout.write(f"\n{found[-1].told()}\n")
-                if found[-1].steady:
+                if steady(plays[-3:]):
                     break
-    last = found[-1]
-    if not last.steady:
-        pytest.skip("other work on this machine came and went: nothing can be compared")
-    assert last.utilisation >= LEAST_UTILISATION
-    assert last.simulated_s == pytest.approx(last.live_s, rel=TOLERANCE)
+            else:
+                shares = ", ".join(f"{play.others_share:.0%}" for play in plays)
+                pytest.skip(f"other work took {shares} of this machine: nothing can be compared")
+    found = await compared(plays, engines)
+    sys.stdout.write(f"\n{found.told()}\n")
+    assert found.utilisation >= LEAST_UTILISATION
+    assert found.simulated_s == pytest.approx(found.live_s, rel=TOLERANCE)
+
+
+def steady(plays: Sequence[Live]) -> bool:
+    """Whether other work took about as much while the middle one was played as around it."""
+    if len(plays) < 3:
+        return False
+    before, compared, after = (play.others_share for play in plays)
+    return abs(0.5 * (before + after) - compared) <= STEADY
 
 
 @dataclass(frozen=True)
@@ -94,12 +99,6 @@ class Comparison:
     others_shares: tuple[float, ...]
     """Of the machine, used by other work: before, while compared, after."""
     model: Calibrated
-
-    @property
-    def steady(self) -> bool:
-        """Whether other work took about as much as while the engines were measured."""
-        before, compared, after = self.others_shares
-        return abs(0.5 * (before + after) - compared) <= STEADY
 
     def told(self) -> str:
         """In words, for people."""
