@@ -39,12 +39,13 @@ class Window:
         return sum(len(workflow.calls) for workflow in self.trace)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Sample:
     ended_s: float
     """When it was known to have ended: with silence, long after its last call."""
-    trace: TraceWorkflow
     latency_s: float | None
+    trace: TraceWorkflow | None
+    """`None`: so many calls have ended since that no replay would play it."""
 
 
 class Monitor:
@@ -63,6 +64,8 @@ class Monitor:
         #: latencies of the window of the last tune; `None`: there was none since the beginning
         self.reference: Window | None = None
         self._samples: deque[_Sample] = deque()
+        #: the latest of them, which still have their traces
+        self._traced: deque[_Sample] = deque()
         self._calls = 0
         self._opened_s = now_s
         #: when to ask `close` next
@@ -79,6 +82,11 @@ class Monitor:
         """When the present window began."""
         return self._opened_s
 
+    @property
+    def kept_calls(self) -> int:
+        """Calls of all traces that are kept."""
+        return self._calls
+
     def open_workflows(self) -> int:
         """Workflows of the present window that ended well."""
         return sum(
@@ -90,25 +98,35 @@ class Monitor:
     def restart(self, now_s: float) -> None:
         """Another policy decides: what was seen says nothing of it. Collect anew."""
         self._samples.clear()
+        self._traced.clear()
         self._calls = 0
         self.reference = None
         self._open(now_s)
 
     def add(self, ended: Assembled, now_s: float) -> None:
         """A workflow has ended."""
-        self._samples.append(_Sample(now_s, ended.trace, ended.latency_s))
+        sample = _Sample(now_s, ended.latency_s, ended.trace)
+        self._samples.append(sample)
+        self._traced.append(sample)
         self._calls += len(ended.trace.calls)
         self._forget(now_s)
 
     def _forget(self, now_s: float) -> None:
-        """Bound what is kept: by age, and twice by what is ever used of it."""
+        """Bound what is kept: latencies by age and number, traces by twice what is ever used."""
         oldest_s = now_s - self.rules.max_window_s
         while self._samples and (
-            self._samples[0].ended_s < oldest_s
-            or len(self._samples) > LATENCIES_MAX
-            or (self._calls > 2 * self.rules.max_calls and len(self._samples) > 1)
+            self._samples[0].ended_s < oldest_s or len(self._samples) > LATENCIES_MAX
         ):
-            self._calls -= len(self._samples.popleft().trace.calls)
+            if self._samples.popleft().trace is not None:
+                self._forget_trace()
+        while self._calls > 2 * self.rules.max_calls and len(self._traced) > 1:
+            self._forget_trace()
+
+    def _forget_trace(self) -> None:
+        """The oldest one that is left."""
+        sample = self._traced.popleft()
+        self._calls -= 0 if sample.trace is None else len(sample.trace.calls)
+        sample.trace = None
 
     def close(self, now_s: float) -> Window | None:
         """End the present window and begin the next; `None`: too little ended, so it goes on."""
@@ -152,5 +170,5 @@ class Monitor:
             number=self._number + 1,
             span_s=now_s - since_s,
             latencies_s=tuple(latency for latency in latencies if latency is not None),
-            trace=latest([sample.trace for sample in inside], self.rules.max_calls),
+            trace=latest([s.trace for s in inside if s.trace is not None], self.rules.max_calls),
         )

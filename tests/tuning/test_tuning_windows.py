@@ -81,10 +81,23 @@ def test_calls_are_bounded_and_the_latest_workflows_stay() -> None:
     monitor = Monitor(rules, 0.0)
     for number in range(100):
         monitor.add(ended(number, calls=3, arrival_s=float(number)), float(number))
+        assert monitor.kept_calls <= 20
     window = monitor.close(100.0)
     assert window is not None
     assert [one.workflow_id for one in window.trace] == ["w97", "w98", "w99"]
-    assert len(window.latencies_s) <= 7
+    # latencies take no room: a window of long workflows has as many as any other
+    assert len(window.latencies_s) == 100
+    assert monitor.close(1000.0 + 200.0) is None
+    assert monitor.kept_calls == 0
+
+
+def test_one_workflow_longer_than_all_that_is_replayed_still_is() -> None:
+    monitor = Monitor(TuningRules(min_workflows=2, max_calls=10), 0.0)
+    for number in range(3):
+        monitor.add(ended(number, calls=50), 5.0)
+    window = monitor.close(100.0)
+    assert window is not None
+    assert ([one.workflow_id for one in window.trace], len(window.latencies_s)) == (["w2"], 3)
 
 
 def test_the_reference_is_the_window_of_the_last_tune_until_the_policy_changes() -> None:
