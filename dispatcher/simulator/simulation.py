@@ -271,17 +271,19 @@ class _Simulation:
         self._post(ev.AttemptEnded(attempt.attempt_id, Outcome.OK, usage))
 
     def _scrape(self) -> None:
+        running: Counter[InstanceId] = Counter()
+        for attempt, instance_id in self._out.values():
+            running[instance_id] += self._players[instance_id].generated(attempt)
         for instance_id, player in self._players.items():
             if instance_id in self._down:
                 continue
             model = player.model
-            running = sum(player.generated(a) for a, i in self._out.values() if i == instance_id)
             gauges = EngineGauges(
                 running=model.running_count,
                 waiting=model.waiting_count,
                 kv_usage=model.kv_usage,
                 preemptions_total=model.preemptions,
-                output_tokens_total=player.output_tokens + running,
+                output_tokens_total=player.output_tokens + running[instance_id],
             )
             self._post(ev.InstanceObserved(instance_id, gauges))
         self._kernel.at(self._kernel.now_s + SCRAPE_S, self._scrape)
