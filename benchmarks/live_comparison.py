@@ -186,20 +186,25 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                     name, targets[name], seed, engines=engines, options=options, folder=folder
                 )
                 results += played["results"]
-                document = together(played, results, list(targets))
+                document = together(played, results, list(targets), options.warm_up)
                 if options.json is not None:
                     options.json.write_text(json.dumps(document, indent=2) + "\n")
     return document
 
 
 def together(
-    played: dict[str, Any], results: list[dict[str, Any]], order: list[str]
+    played: dict[str, Any], results: list[dict[str, Any]], order: list[str], warm_up: int
 ) -> dict[str, Any]:
-    """One document of all plays so far."""
+    """One document of all plays so far; `warm_up` workflows came before the first seed's."""
+    from dispatcher.bench.live_run import warm_up_told  # noqa: PLC0415 - as below
     from dispatcher.bench.run import summaries  # noqa: PLC0415 - drawing needs none of it
 
     known = sorted(results, key=lambda one: (order.index(one["policy"]), one["seed"]))
-    configuration = played["configuration"] | {"target": "several", "label": "several"}
+    configuration = played["configuration"] | {
+        "target": "several",
+        "label": "several",
+        "warm_up": warm_up_told(warm_up),
+    }
     return played | {
         "seeds": sorted({one["seed"] for one in known}),
         "configuration": configuration,

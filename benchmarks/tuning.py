@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dispatcher import catalog
+from dispatcher.bench.provenance import provenance
 from dispatcher.config import TuningSettings
 from dispatcher.core import events as ev
 from dispatcher.core.commands import Dispatch
@@ -47,6 +48,7 @@ from workflows.tracker import Tracker
 MODEL = "llama-3.1-8b"
 GPUS = ("A100-80G", "A100-80G", "L40", "A6000")
 SEATS = 8
+WORKLOAD, SEED = "chess-1", 0
 
 
 def coordinator(costs: CostModel, services: PolicyServices) -> Coordinator:
@@ -121,7 +123,9 @@ def shown(times_s: list[float]) -> dict[str, float]:
 
 def window(queries: int, rate_per_s: float) -> list[TraceWorkflow]:
     """What the tuner has seen."""
-    made = make_trace(WORKLOADS["chess-1"], Poisson(), rate_per_s=rate_per_s, seed=0, count=queries)
+    made = make_trace(
+        WORKLOADS[WORKLOAD], Poisson(), rate_per_s=rate_per_s, seed=SEED, count=queries
+    )
     return [replace(one, model=MODEL, slo_s=60.0) for one in made]
 
 
@@ -151,6 +155,14 @@ async def measure(arguments: argparse.Namespace) -> dict[str, object]:
     await tuner.stop()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
+        **provenance(),
+        "configuration": {
+            **{key: value for key, value in vars(arguments).items() if key != "json"},
+            "workload": WORKLOAD,
+            "seed": SEED,
+            "gpus": GPUS,
+            "seats": SEATS,
+        },
         "calls": sum(len(workflow.calls) for workflow in trace),
         "alphas": len(entry["curve"]),
         "tune_wall_s": seconds,

@@ -214,7 +214,8 @@ def tune(  # noqa: PLR0917 - these are options
         choice = tuning.tune_file(
             trace, engines, policy=policy, alpha=alpha, max_calls=max_calls, seed=seed
         )
-        tuning.show(choice, engines, _out, json)
+        asked = {"trace": str(trace), "policy": policy, "max_calls": max_calls, "seed": seed}
+        tuning.show(choice, engines, _out, json, asked)
     except (HeadwayError, OSError) as error:
         _fail(str(error))
 

@@ -45,7 +45,9 @@ SloScale = Annotated[
 ]
 Tenants = Annotated[
     str | None,
-    typer.Option("--tenants", help="NAME=SLO_SCALE,...: workflows are dealt to them in turn"),
+    typer.Option(
+        "--tenants", help="NAME=SLO_SCALE,...: workflows are dealt to them in turn, or are theirs"
+    ),
 ]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="write all results to this file")]
 OutFolder = Annotated[

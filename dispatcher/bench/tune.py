@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dispatcher.bench.fleets import Fleet
+from dispatcher.bench.provenance import provenance
 from dispatcher.bench.report import plain
 from dispatcher.core.errors import ConfigurationError
 from dispatcher.simulator.replay import replay
@@ -54,9 +56,11 @@ def tune_file(
     )
 
 
-def document(choice: Choice, fleet: Fleet) -> dict[str, Any]:
-    """A tune's outcome as plain JSON values."""
+def document(choice: Choice, fleet: Fleet, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A tune's outcome as plain JSON values, with what was asked for."""
     return {
+        **provenance(),
+        "configuration": dict(asked),
         "fleet": fleet.described(),
         "before": choice.before,
         "best": choice.best,
@@ -75,8 +79,10 @@ def document(choice: Choice, fleet: Fleet) -> dict[str, Any]:
     }
 
 
-def show(choice: Choice, fleet: Fleet, out: Console, file: Path | None) -> None:
-    """Print the curve and the verdict; write both where asked to."""
+def show(
+    choice: Choice, fleet: Fleet, out: Console, file: Path | None, asked: Mapping[str, Any]
+) -> None:
+    """Print the curve and the verdict; write both, and what was `asked` for, where wanted."""
     table = Table("alpha", "P95, s", "P95 over SLO", "SLO attainment")
     for score in choice.curve:
         attained = "-" if score.slo_attainment is None else f"{score.slo_attainment:.1%}"
@@ -87,5 +93,5 @@ def show(choice: Choice, fleet: Fleet, out: Console, file: Path | None) -> None:
     verdict = f"use alpha {choice.best:g}" if choice.adopted else f"stay at alpha {choice.before:g}"
     out.print(f"{verdict}: {choice.why}", highlight=False, soft_wrap=True)
     if file is not None:
-        text = json.dumps(document(choice, fleet), indent=2)
+        text = json.dumps(document(choice, fleet, asked), indent=2)
         file.write_text(text + "\n", encoding="utf-8")

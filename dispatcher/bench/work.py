@@ -17,6 +17,8 @@ from dispatcher.traces import Trace, TraceWorkflow, read_trace
 WARM_UP_SEED_AFTER = 1_000_003
 """What is learned before a trace of seed `s` is played comes from the trace of seed `s` + this."""
 _KEPT = 16
+_NO_TENANT = "default"
+"""Of workflows of which nobody has said whose they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class Work:
     slo_scale: float = 5.0
     """SLO of each workflow: its time alone times this."""
     tenants: tuple[tuple[str, float], ...] = ()
-    """Names and SLO scales of tenants that workflows are dealt to in turn; none: one tenant."""
+    """Names and SLO scales of tenants; none: one tenant. Workflows are dealt to them in turn,
+    unless they are theirs already."""
     warm_trace: Path | None = None
     """What is learned from before a recorded trace is played."""
 
@@ -123,9 +126,13 @@ def trace_of(work: Work, rate_per_s: float | None, seed: int) -> list[TraceWorkf
 def _dealt(trace: Trace, tenants: Sequence[tuple[str, float]]) -> Iterator[TraceWorkflow]:
     if not tenants:
         return iter(trace)
-    names = cycle(name for name, _ in tenants)
+    names = [name for name, _ in tenants]
+    own = {workflow.tenant for workflow in trace}
+    if own <= set(names) and own != {_NO_TENANT}:
+        return iter(trace)
     return (
-        replace(workflow, tenant=tenant) for workflow, tenant in zip(trace, names, strict=False)
+        replace(workflow, tenant=tenant)
+        for workflow, tenant in zip(trace, cycle(names), strict=False)
     )
 
 

@@ -108,6 +108,19 @@ def test_workflows_are_dealt_to_tenants_in_turn():
     assert set(found["tenants"]) == {"tight", "loose"}
 
 
+def test_workflows_that_have_the_tenants_asked_for_keep_them():
+    tenants = (("interactive", 2.0), ("analytics", 8.0))
+    plain = Work(scenario="two-tenants-mixed", count=12)
+    drawn = [w.tenant for w in trace_of(plain, 1.0, 0)]
+    assert drawn not in (["interactive", "analytics"] * 6, ["default"] * 12)
+    kept = prepared(Work(scenario="two-tenants-mixed", count=12, tenants=tenants), FLEET, 1.0, 0)
+    assert [w.tenant for w in kept.trace] == drawn
+    scales = [w.slo_s / kept.alone_s[w.workflow_id] for w in kept.trace]
+    assert scales == pytest.approx([dict(tenants)[name] for name in drawn])
+    other = Work(scenario="two-tenants-mixed", count=2, tenants=(("default", 1.0), ("b", 2.0)))
+    assert [w.tenant for w in trace_of(other, 1.0, 0)] == ["default", "b"]
+
+
 def test_a_recorded_trace_is_played_as_it_was_or_at_another_rate(tmp_path):
     work = Work(trace=recorded(tmp_path / "t.jsonl", 5.0, 7.0, 15.0), count=None)
     assert [w.arrival_s for w in trace_of(work, None, 0)] == [5.0, 7.0, 15.0]

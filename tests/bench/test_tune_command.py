@@ -26,6 +26,9 @@ def test_a_trace_is_tuned_on(trace: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["tune", "--trace", str(trace), "--json", str(file)])
     assert done.exit_code == 0, done.output
     found = json.loads(file.read_text())
+    assert {"version", "commit"} <= found.keys()
+    asked = {"trace": str(trace), "policy": "hexgen-flow", "max_calls": 2000, "seed": 0}
+    assert found["configuration"] == asked
     assert [round(10 * score["alpha"]) for score in found["curve"]] == list(range(11))
     assert all(score["p95_s"] > 0 for score in found["curve"])
     assert found["why"] in " ".join(done.output.split())
@@ -42,7 +45,7 @@ def test_a_recorded_trace_names_the_model_that_was_asked(trace: Path, tmp_path: 
         file = tmp_path / "tune.json"
         done = CliRunner().invoke(app, ["tune", "--trace", str(path), "--json", str(file)])
         assert done.exit_code == 0, done.output
-        found.append(json.loads(file.read_text()))
+        found.append(json.loads(file.read_text())["curve"])
     assert found[0] == found[1]
 
 
