@@ -105,10 +105,11 @@ def _causality(trace: Trace, played: Played) -> list[str]:
 
 
 def _seats(seats: Mapping[str, int], calls: Sequence[PlayedCall]) -> list[str]:
-    """Each call's last attempt counts; calls tried more than once are left out."""
+    """Calls that went well at once count: of others it is not told when they left their seats."""
     moments: dict[str, list[tuple[float, int]]] = {name: [] for name in seats}
     for call in calls:
-        if call.instance in moments and call.attempts == 1 and call.queue_s is not None:
+        at_once = call.outcome is Outcome.OK and call.attempts == 1
+        if at_once and call.instance in moments and call.queue_s is not None:
             moments[call.instance].append((call.sent_s + call.queue_s + _ROUNDING_S, 1))
             moments[call.instance].append((call.ended_s, -1))
     problems = []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 from simulated_work import fleet_of, work
 
+from dispatcher import catalog
+from dispatcher.core.coordinator import Limits
 from dispatcher.core.errors import ConfigurationError
 from dispatcher.core.types import AttemptId, Outcome
 from dispatcher.simulator import Fault, FaultKind, simulate
@@ -132,3 +135,53 @@ def test_an_engine_that_slows_down_in_the_last_iteration_of_a_run_keeps_its_toke
     assert only.generated == 100
     assert kernel.now_s == pytest.approx(alone_s)
     assert player.busy_s == pytest.approx(alone_s)
+
+
+def test_a_call_that_waits_after_its_only_attempt_holds_no_seat() -> None:
+    trace = [
+        workflow(0, call("a", 400)),
+        *(workflow(n, call("a", 100), at_s=2.0) for n in range(1, 4)),
+    ]
+    fleet = fleet_of("A100", seats=1)
+    faults = [Fault(1.0, "a100-0", FaultKind.DOWN), Fault(1.9, "a100-0", FaultKind.UP)]
+    played = simulate(trace, fleet, policy="vllm", faults=faults).played
+    # it has lost its seat in the midst of the calls that follow, whatever became of it
+    lost = [replace(c, ended_s=1000.0, attempts=1) for c in played.calls if c.workflow_id == "w0"]
+    given_up = [replace(c, outcome=Outcome.REJECTED, queue_s=0.0) for c in lost]
+    others = [c for c in played.calls if c.workflow_id != "w0"]
+    workflows = [replace(w, ok=w.workflow_id != "w0") for w in played.workflows]
+    told = replace(played, calls=[*given_up, *others], workflows=workflows)
+    assert check_played(trace, told, fleet) == []
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_goes_wrong_all_workflows_are_told_once(seed: int) -> None:
+    rng = random.Random(seed)
+    gpus = rng.choice([("A100",), ("A100", "L40")])
+    tight = {"num_blocks": 120, "max_model_len": 7000} if rng.random() < 0.3 else {}
+    fleet = fleet_of(*gpus, seats=rng.choice([1, 4, None]), **tight)
+    faults = [
+        Fault(
+            rng.uniform(0.0, 20.0),
+            rng.choice(fleet).instance_id,
+            rng.choice(list(FaultKind)),
+            rng.choice([0.5, 3.0, 10.0]),
+        )
+        for _ in range(rng.randint(0, 6))
+    ]
+    trace = work(
+        rng.randint(1, 20),
+        rate_per_s=rng.choice([1.0, 5.0, 50.0]),
+        seed=seed,
+        streaming=rng.random() < 0.5,
+    )
+    played = simulate(
+        trace,
+        fleet,
+        policy=rng.choice(list(catalog.policy_entries())),
+        faults=faults,
+        limits=rng.choice([None, Limits(max_calls=5, max_wait_s=10.0)]),
+    ).played
+    assert check_played(trace, played, fleet) == []
+    for instance in played.instances.values():
+        assert instance.busy_s >= 0.0
