@@ -14,6 +14,7 @@ import argparse
 import gc
 import json
 import random
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -191,6 +192,8 @@ def main() -> None:
         settings = {key: value for key, value in vars(options).items() if key != "json"}
         document = {**provenance(), "configuration": settings, "results": rows}
         options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    if late:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -139,6 +139,8 @@ def paper(name: str, *, seeds: str, jobs: int | None, json: Path | None, out: Pa
     found = claims.paper_document(name, findings, seeds=some_seeds, seconds=taken_s)
     _out.print(f"[bold]{experiment.title}[/]")
     _out.print(shown.claims_table(found))
+    for summary in findings.summaries:
+        _out.print(shown.summary_of(summary))
     _out.print(f"{taken_s:.1f} s", highlight=False)
     _write(found, json)
     if out is not None:

@@ -109,12 +109,22 @@ class ExperimentOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Summary:
+    """A small table to print beneath the claims."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """What the experiments of a paper came to."""
 
     claims: Sequence[Claim]
     tables: Mapping[str, Any] = field(default_factory=dict)
     """Further results by name, as plain values; they follow the claims in the file."""
+    summaries: Sequence[Summary] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from dispatcher.bench.claims import Summary
 from dispatcher.bench.report import Figures
 
 _PLAIN_LINES = 10
@@ -107,6 +108,14 @@ def _lines(console: Console, total: int, what: str) -> Callable[[], None]:
             console.print(f"{done}/{total} {what}", highlight=False)
 
     return step
+
+
+def summary_of(summary: Summary) -> Table:
+    """A further table of an experiment."""
+    table = Table(*summary.columns, title=summary.title, title_justify="left")
+    for row in summary.rows:
+        table.add_row(*row)
+    return table
 
 
 def claims_table(document: Mapping[str, Any]) -> Table:

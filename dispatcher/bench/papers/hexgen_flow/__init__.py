@@ -15,21 +15,25 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from dispatcher.bench.claims import Experiment, ExperimentOptions, Findings
+from dispatcher.bench.claims import Experiment, ExperimentOptions, Findings, Summary
 from dispatcher.bench.fleets import FLEETS
 from dispatcher.bench.papers.hexgen_flow.cases import (
     ALPHA,
+    EVERY,
+    HETERO_CASES,
     QUERIES,
     SCALE,
     SEATS,
+    SEATS_CASES,
     TENANTS,
     THROUGHPUT,
     TUNE_SEED_AFTER,
+    WB_FCFS,
     Case,
 )
 from dispatcher.bench.papers.hexgen_flow.claims import claims_of
 from dispatcher.bench.papers.hexgen_flow.pictures import draw
-from dispatcher.bench.papers.hexgen_flow.results import Results
+from dispatcher.bench.papers.hexgen_flow.results import Results, policy_named
 from dispatcher.bench.policies import PolicyChoice
 from dispatcher.bench.run import warm_up_told
 
@@ -42,7 +46,43 @@ def run(options: ExperimentOptions) -> Findings:
         "tunes": [{"case": case.label, **asdict(t)} for case, t in results.tuned.items()],
         "plays": [_row(results, case, policy) for case, policy in results.pairs],
     }
-    return Findings(claims_of(results), tables)
+    return Findings(claims_of(results), tables, _summaries(results))
+
+
+def _summaries(results: Results) -> list[Summary]:
+    """Every play but the curves over alpha, and what seats do."""
+    columns = ("SLO scale at 95 %", "queries/s", "utilisation", "prefix hits")
+    compared = [
+        (case, policy_named(n)) for case in HETERO_CASES for n in (*EVERY, "rr-pq", WB_FCFS)
+    ]
+    seats = [(case, policy_named(n)) for case in SEATS_CASES for n in (*EVERY, WB_FCFS)]
+    return [
+        Summary(
+            f"mixed fleets, {SEATS} seats",
+            ("setting", "policy", *columns),
+            [
+                [case.label, policy.label, *_cells(results, case, policy)]
+                for case, policy in compared
+            ],
+        ),
+        Summary(
+            f"seats, {SEATS_CASES[0].label}",
+            ("seats", "policy", *columns),
+            [
+                [str(case.seats), policy.label, *_cells(results, case, policy)]
+                for case, policy in seats
+            ],
+        ),
+    ]
+
+
+def _cells(results: Results, case: Case, policy: PolicyChoice) -> list[str]:
+    return [
+        f"{results.mean(case, policy, SCALE):.2f}",
+        f"{results.mean(case, policy, THROUGHPUT):.3f}",
+        f"{results.mean(case, policy, 'utilisation'):.2f}",
+        f"{results.mean(case, policy, 'prefix_hit_rate'):.2f}",
+    ]
 
 
 def _setting(results: Results) -> dict[str, Any]:
