@@ -23,7 +23,7 @@ from dispatcher.core.commands import (
     WakeAt,
 )
 from dispatcher.core.coordinator import Coordinator, Limits
-from dispatcher.core.errors import ConfigurationError, InvariantError
+from dispatcher.core.errors import InvariantError
 from dispatcher.core.ports import CostModel, Learned, LengthPredictor
 from dispatcher.core.types import (
     AttemptId,
@@ -38,6 +38,7 @@ from dispatcher.registry import PolicyServices
 from dispatcher.simulator.clients import Clients, Hints
 from dispatcher.simulator.engines import Attempt, EnginePlayer
 from dispatcher.simulator.fleet import Fault, FaultKind, SimulatedEngine
+from dispatcher.simulator.inputs import check_inputs
 from dispatcher.simulator.kernel import Kernel
 from dispatcher.simulator.prefixes import block_hashes
 from dispatcher.traces import Played, PlayedInstance, Trace, TraceCall
@@ -96,13 +97,10 @@ def simulate(
         hints: What clients tell; `None`: all they know.
 
     Raises:
-        ConfigurationError: No engine, or two of one id; a fault of an engine that is not there, or
-            with a number out of range.
+        ConfigurationError: Trace, fleet and faults do not fit together: see `check_inputs`.
         HeadwayError: No such policy or parameter.
     """
-    if not fleet or len({engine.instance_id for engine in fleet}) < len(fleet):
-        raise ConfigurationError("a simulated fleet needs engines, each with an id of its own")
-    _check_faults(faults, fleet)
+    check_inputs(trace, fleet, faults)
     if limits is None:
         limits = Limits(max_calls=sum(len(w.calls) for w in trace) + 1, max_wait_s=float("inf"))
     simulation = _Simulation(
@@ -117,15 +115,6 @@ def simulate(
     )
     with _seldom_collecting():
         return simulation.play(trace, faults, hints or Hints())
-
-
-def _check_faults(faults: Sequence[Fault], fleet: Sequence[SimulatedEngine]) -> None:
-    known = {str(engine.instance_id) for engine in fleet}
-    for fault in faults:
-        if fault.instance_id not in known:
-            raise ConfigurationError(f"{fault}: no such engine; there are {sorted(known)}")
-        if not (0.0 <= fault.at_s < float("inf") and 0.0 < fault.factor < float("inf")):
-            raise ConfigurationError(f"{fault}: expected a moment from 0 on and a factor above 0")
 
 
 @contextmanager

@@ -81,6 +81,19 @@ def test_faults_of_no_engine_and_impossible_ones_are_named() -> None:
             simulate(work(1), fleet_of("A100"), policy="vllm", faults=[fault])
 
 
+@pytest.mark.parametrize(
+    ("trace", "says"),
+    [
+        ([workflow(0, call("a", 1), at_s=2.0), workflow(1, call("a", 1))], "w1 arrives before w0"),
+        ([workflow(0, call("a", 1)), workflow(0, call("a", 1), at_s=9.0)], "two workflows are"),
+        ([workflow(0, call("a", 1), TraceCall("long", "s", 10**7, 1))], "w0, call long: a prompt"),
+    ],
+)
+def test_traces_that_cannot_be_played_are_named(trace: list[TraceWorkflow], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        simulate(trace, fleet_of("A100"), policy="vllm")
+
+
 def test_workflows_that_were_not_told_to_be_over_are_no_experience() -> None:
     trace = [workflow(0, call("a", 20), call("b", 20, "a"), call("c", 20, "a"))]
     learned = simulate(trace, fleet_of("A100"), policy="hexgen-flow").learned
