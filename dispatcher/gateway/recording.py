@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
-from io import BufferedWriter
+from io import FileIO
 from pathlib import Path
 from typing import Protocol
 
@@ -38,7 +39,7 @@ class Recording:
         self._waiting: deque[TraceWorkflow] = deque()
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
-        self._file: BufferedWriter | None = None
+        self._file: FileIO | None = None
         #: `starting`, `recording`, `full`, `failed` or `ended`
         self.status = "starting"
         self.why: str | None = None
@@ -135,26 +136,31 @@ class Recording:
         there = self._path.exists() and self._path.stat().st_size > 0
         if there:
             self._path.replace(self._path.with_name(self._path.name + BEFORE))
-        self._file = self._path.open("wb")
+        self._file = self._path.open("wb", buffering=0)
         return there
 
     def _write(self, batch: list[TraceWorkflow]) -> bool:
-        """Whole workflows only; whether the file is full now."""
+        """Whole workflows only, whatever happens; whether the file is full now."""
         file = self._file
         if file is None:
             raise OSError("the file is closed")
-        full = False
         for workflow in batch:
             text = "".join(line + "\n" for line in call_lines(workflow)).encode()
             if self.bytes + len(text) > self._max_bytes:
-                full = True
-                break
-            file.write(text)
+                return True
+            try:
+                left = memoryview(text)
+                while left:
+                    left = left[file.write(left) :]
+            except OSError:
+                # half a line would keep all the others from being read
+                with contextlib.suppress(OSError):
+                    file.truncate(self.bytes)
+                raise
             self.bytes += len(text)
             self.calls += len(workflow.calls)
             self.workflows += 1
-        file.flush()
-        return full
+        return False
 
 
 class WantsTraffic(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +185,22 @@ async def test_what_comes_faster_than_it_is_written_is_dropped_and_counted(tmp_p
     await recording.start()
     await recording.stop()
     assert recording.workflows == WAITING_MAX
+
+
+async def test_what_was_recorded_before_the_disk_was_full_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "live.jsonl"
+    recording = Recording(path, max_bytes=10**9)
+    await recording.start()
+    calls = tuple(TraceCall(f"c{number}", "s", 10, 5) for number in range(40))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        for number in range(20):
+            recording.add(TraceWorkflow(f"w{number}", "app", float(number), calls))
+        await recording.stop()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert recording.status == "failed"
+    assert 0 < recording.workflows < 20
+    assert len(read_trace(path)) == recording.workflows
+    assert path.stat().st_size == recording.bytes
