@@ -85,9 +85,9 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Iteration time `c + d n + e K`, and per prompt in it `f + p u + q (pairs - u)`.
+    """Iteration time `c + d n + e K`, and with prompts in it `f` each `+ p u + q (pairs - K)`.
 
-    `n` requests keep `K` tokens of KV and `u` tokens of a prompt are computed. What a prompt takes
+    `n` requests keep `K` tokens of KV, and `u` prompt tokens are computed. What a prompt takes
     outside of the iterations (HTTP, tokenizing) is not in it: whoever plays the engine adds it.
 
     All are seconds, at least 0; not all of `base_s`, `per_running_s`, `per_kv_token_s` may be 0.
@@ -106,7 +106,8 @@ class Measured:
     per_prompt_token_s: float = 0.0
     per_prompt_s: float = 0.0
     per_score_pair_s: float = 0.0
-    """Of prompts alone: a decoding request's pairs are its KV tokens."""
+    """Of prompts alone: a decoding request's pairs are its KV tokens. A later chunk of a prompt
+    counts without its own context once, which is little beside its pairs."""
 
     def iteration_s(
         self,
