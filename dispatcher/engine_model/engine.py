@@ -298,8 +298,9 @@ class EngineModel:
         # The newest token is always computed: its output is what is wanted.
         hits = self._pool.longest_hit(request.block_hashes, (total - 1) // block_size)
         shared = list(request.block_hashes[:hits])
-        missing = -(-total // block_size) - hits
-        fits = missing <= self._pool.free_blocks - self._pool.idle_among(shared)
+        spare = self._pool.free_blocks + hits - -(-total // block_size)
+        # counting which of them nobody holds is dear, and seldom needed
+        fits = spare >= hits or spare >= self._pool.idle_among(shared)
         return shared if fits else None
 
     def _victim(self) -> EngineRequest:
@@ -344,7 +345,7 @@ class EngineModel:
             tokens += new
             context_tokens += after
             score_pairs += after if new == 1 else new * (before + 0.5 * new)
-            if after // block_size != before // block_size:
+            if request.block_hashes and after // block_size != before // block_size:
                 self._publish(request, before // block_size, after // block_size)
             if after < request.prompt_tokens + request.generated:
                 result.prefill_tokens += new
@@ -384,9 +385,7 @@ class EngineModel:
 
     def _publish(self, request: EngineRequest, first: int, last: int) -> None:
         """Index the blocks of `request` in [first, last), which have become full."""
-        for content in request.block_hashes[first:last]:
-            if self._pool.publish(content):
-                request.shared.append(content)
+        request.shared += self._pool.publish(request.block_hashes[first:last])
 
     def _free(self, request: EngineRequest) -> None:
         self._pool.release(private=request.blocks - len(request.shared), shared=request.shared)

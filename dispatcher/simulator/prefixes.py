@@ -7,13 +7,15 @@ from functools import lru_cache
 
 from dispatcher.traces import TraceCall
 
-_STRIDE = 0x9E3779B97F4A7C15
-_MASK = (1 << 64) - 1
 _CONTENTS_KEPT = 1024
 
 
 class _Content:
-    """The blocks of one text, as many as were asked for."""
+    """The blocks of one text, as many as were asked for.
+
+    One after another from a number of its own: neighbours in a text are then neighbours in the
+    cache's tables, too, which are gone through in that order.
+    """
 
     def __init__(self, content: str) -> None:
         self._seed = int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest())
@@ -22,7 +24,7 @@ class _Content:
     def blocks(self, first: int, last: int) -> list[int]:
         hashes, seed = self._hashes, self._seed
         if last > len(hashes):
-            hashes += [(seed + n * _STRIDE) & _MASK for n in range(len(hashes), last)]
+            hashes += range(seed + len(hashes), seed + last)
         return hashes[first:last]
 
 
