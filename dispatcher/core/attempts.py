@@ -17,6 +17,9 @@ _PRIORITY_BOUND = 2**53 - 1
 #: Attempts that end together say the same of their instance: one in so long teaches its times.
 _TIMES_INTERVAL_S = 0.02
 
+#: Per sequence; Tempo, section 4.1, settled.
+_REFINE_TOKENS = 50
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -103,6 +106,7 @@ class Attempts:
         attempt = self.live.get(attempt_id)
         if attempt is not None:
             _count_tokens(attempt, output_tokens)
+            _refine(attempt.call)
             attempt.instance.progress(attempt, now_s)
 
     def end(self, event: AttemptEnded, now_s: float) -> Attempt:
@@ -120,6 +124,7 @@ class Attempts:
             self._note_first_token(attempt, event.first_token_s)
         attempt.instance.drop(attempt, now_s)
         attempt.call.attempt = None
+        attempt.call.token_lag_s = event.token_lag_s
         if event.outcome is Outcome.OK and usage is not None:
             self._learn(attempt, usage, now_s)
         return attempt
@@ -159,6 +164,17 @@ class Attempts:
                 mean_running=max(1.0, running),
                 mean_resident_tokens=max(0.0, resident),
             )
+        )
+
+
+def _refine(call: Call) -> None:
+    """What a call has generated says how long it may still become, every so many tokens."""
+    done = call.generated_tokens / call.spec.seats
+    if done >= call.refined_at_tokens + _REFINE_TOKENS:
+        call.refined_at_tokens = done
+        length = call.first_length.longer_than(done)
+        call.length = (
+            length if call.spec.max_tokens is None else length.capped(call.spec.max_tokens)
         )
 
 

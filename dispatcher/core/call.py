@@ -46,6 +46,8 @@ class Call:
     sequence: int
     arrived_s: float
     enqueued_s: float
+    #: as predicted, before its tokens began to tell; `length` is refined as they come
+    first_length: LengthEstimate
     length: LengthEstimate
     placement: Placement
     budget: StageBudget
@@ -56,6 +58,8 @@ class Call:
     candidates: frozenset[InstanceId] = frozenset()
     avoid: set[InstanceId] = field(default_factory=set)
     generated_tokens: int = 0
+    #: per sequence, when `length` was last refined
+    refined_at_tokens: float = 0.0
     attempts_made: int = 0
     failures: int = 0
     #: as it was when it was last held
@@ -69,6 +73,7 @@ class Call:
     queued_output_tokens: float = 0.0
     first_dispatched_s: float | None = None
     first_token_s: float | None = None
+    token_lag_s: float | None = None
     predicted_compute_s: float | None = None
     urgency_s: float | None = None
     backlog_s: float | None = None
@@ -77,6 +82,12 @@ class Call:
     def call_id(self) -> CallId:
         """Short for `spec.call_id`."""
         return self.spec.call_id
+
+    def begin_again(self) -> None:
+        """What it had generated is lost, and what that said of its length with it."""
+        self.generated_tokens = 0
+        self.refined_at_tokens = 0.0
+        self.length = self.first_length
 
     @property
     def remaining_tokens(self) -> float:

@@ -224,12 +224,14 @@ class Coordinator:
         candidates = self.fleet.candidates(spec)
         room_tokens = self.fleet.longest_output_tokens(candidates, spec.prompt_tokens)
         budget = self.tracker.budget(spec.call_id, self.fleet.work_s(candidates), now_s)
+        length = self.lengths.predict(spec).capped(room_tokens)
         return Call(
             spec=spec,
             sequence=self._sequence,
             arrived_s=now_s,
             enqueued_s=now_s,
-            length=self.lengths.predict(spec).capped(room_tokens),
+            first_length=length,
+            length=length,
             placement=placement,
             budget=budget,
             candidates=candidates,
@@ -243,7 +245,7 @@ class Coordinator:
         if call is None:
             return
         room_tokens = self.fleet.longest_output_tokens(call.candidates, call.spec.prompt_tokens)
-        call.length = event.length.capped(room_tokens)
+        call.first_length = call.length = event.length.capped(room_tokens)
         if call.attempt is not None:
             call.attempt.instance.progress(call.attempt, self._now_s)
         else:
@@ -326,14 +328,14 @@ class Coordinator:
             self._end(call, Outcome.CANCELLED, event.usage)
         elif outcome is Outcome.PREEMPTED:
             if not event.resumable:
-                call.generated_tokens = 0
+                call.begin_again()
             self._wait_again(call)
         elif not event.retryable:
             self._end(call, Outcome.ENGINE_ERROR, event.usage)
         else:
             call.avoid.add(instance.instance_id)
             # what reached nobody does not count as generated
-            call.generated_tokens = 0
+            call.begin_again()
             call.first_token_s = None
             call.failures += 1
             if call.failures >= self.limits.max_attempts:

@@ -74,6 +74,8 @@ class AttemptEnded:
     retryable: bool = False
     """Nothing has reached the client, so another instance may try."""
     detail: str = ""
+    token_lag_s: float | None = None
+    """Worst delay of its tokens against the call's timeline (see `CallRecord.token_lag_s`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,14 @@ def call_record(call: Call, outcome: Outcome, usage: Usage | None, now_s: float)
         cached_tokens=0 if usage is None else usage.cached_tokens,
         output_tokens=call.generated_tokens,
         attempts=call.attempts_made,
-        predicted_output_tokens=call.length.expected_tokens,
+        predicted_output_tokens=call.first_length.expected_tokens,
         predicted_compute_s=call.predicted_compute_s,
         urgency_s=call.urgency_s,
         budget=call.budget,
+        call_class=call.spec.call_class,
+        slo=call.spec.slo,
+        streaming=call.spec.streaming,
+        token_lag_s=call.token_lag_s,
     )
 
 

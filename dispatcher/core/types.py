@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import log
 from typing import NewType
 
 from dispatcher.core.gpu_profiles import CostProfile
@@ -121,6 +122,34 @@ class LengthEstimate:
         quantiles = tuple((p, t if t <= most_tokens else most_tokens) for p, t in self.quantiles)
         return replace(self, expected_tokens=expected, quantiles=quantiles)
 
+    def longer_than(self, tokens: float) -> LengthEstimate:
+        """The same for a call that has so many tokens already and goes on: Q(L | L > g).
+
+        Each quantile p becomes that of F(g) + p (1 - F(g)); the mean is that of the conditional
+        law. Beyond the last known quantile the tail is exponential, fitted to the last two. Without
+        quantiles only the mean is moved up. (Tempo, section 4.1, settled: refined while tokens
+        come, every quantile of it at once.)
+
+        Example:
+            >>> known = LengthEstimate(100.0, ((0.25, 50.0), (0.5, 100.0), (0.75, 150.0)))
+            >>> [round(v) for _, v in known.longer_than(100).quantiles]
+            [125, 150, 200]
+        """
+        known = self.quantiles
+        if known and tokens < known[0][1]:
+            return self
+        least = tokens + 1.0
+        scale = _tail_scale(known)
+        at = bisect_right(known, tokens, key=_tokens_of)
+        if at == len(known):
+            # an exponential tail has no memory; without one the call is about to end
+            values = [tokens - scale * log(1.0 - p) for p, _ in known]
+            mean = tokens + scale if known else self.expected_tokens
+        else:
+            values, mean = _conditional(known, at, tokens, scale)
+        quantiles = tuple((p, max(least, v)) for (p, _), v in zip(known, values, strict=True))
+        return replace(self, expected_tokens=max(least, mean), quantiles=quantiles)
+
     def quantile_tokens(self, probability: float) -> float:
         """Linear between the known quantiles, flat beyond them; the mean when none is known."""
         if not self.quantiles:
@@ -133,6 +162,55 @@ class LengthEstimate:
             return self.quantiles[-1][1]
         (p0, v0), (p1, v1) = self.quantiles[at - 1], self.quantiles[at]
         return v0 + (v1 - v0) * (probability - p0) / (p1 - p0)
+
+
+def _tokens_of(point: tuple[float, float]) -> float:
+    return point[1]
+
+
+def _tail_scale(known: Sequence[tuple[float, float]]) -> float:
+    """Mean of what lies beyond the last quantile, in tokens, as the last two tell."""
+    if len(known) < 2:
+        return 0.0
+    (p0, v0), (p1, v1) = known[-2:]
+    return (v1 - v0) / log((1.0 - p0) / (1.0 - p1))
+
+
+def _conditional(
+    known: Sequence[tuple[float, float]], at: int, tokens: float, scale: float
+) -> tuple[list[float], float]:
+    """Quantiles (of the known probabilities) and mean of what is longer than `tokens`.
+
+    Args:
+        known: (probability, tokens), both ascending.
+        at: Index of the first that is longer; at least 1, and there is one.
+        tokens: Generated so far.
+        scale: Mean of the exponential tail.
+    """
+    (p0, v0), (p1, v1) = known[at - 1], known[at]
+    below = p0 + (p1 - p0) * (tokens - v0) / (v1 - v0)
+    above = 1.0 - below
+    last_p, last_v = known[-1]
+    # the piece of the old quantile function that the next wanted probability lies in
+    left_p, left_v = below, tokens
+    right = at
+    values = []
+    for p, _ in known:
+        wanted = below + p * above
+        while right < len(known) and known[right][0] < wanted:
+            left_p, left_v = known[right]
+            right += 1
+        if right < len(known):
+            right_p, right_v = known[right]
+            values.append(left_v + (right_v - left_v) * (wanted - left_p) / (right_p - left_p))
+        else:
+            values.append(last_v + scale * log((1.0 - last_p) / ((1.0 - p) * above)))
+    total = (1.0 - last_p) * (last_v + scale)
+    left_p, left_v = below, tokens
+    for right_p, right_v in known[at:]:
+        total += (right_p - left_p) * (left_v + right_v) / 2.0
+        left_p, left_v = right_p, right_v
+    return values, total / above
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dispatcher.core.types import CallId, InstanceId, Outcome, WorkflowId
+from dispatcher.core.types import CallClass, CallId, InstanceId, Outcome, Slo, WorkflowId
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,12 @@ class CallRecord:
     urgency_s: float | None
     """Eq. 7 when it was dispatched: positive is already late."""
     budget: StageBudget | None
+    call_class: CallClass
+    slo: Slo
+    streaming: bool
+    token_lag_s: float | None
+    """Worst delay of a token against its timeline, negative when all were early: token k (from 0)
+    is due at arrival + SLO_TTFT + k SLO_TPOT (Tempo, Eq. 3). `None`: no such SLO, or not seen."""
 
 
 @dataclass(frozen=True, slots=True)

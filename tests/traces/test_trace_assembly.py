@@ -58,6 +58,10 @@ class Work:
             predicted_compute_s=None,
             urgency_s=None,
             budget=None,
+            call_class=asked.call_class,
+            slo=asked.slo,
+            streaming=asked.streaming,
+            token_lag_s=None,
         )
         self.assembler.call_ended(asked, record)
 
