@@ -22,6 +22,11 @@ class Hints:
     tools: bool = True
 
 
+def call_id_of(workflow: TraceWorkflow, call: TraceCall) -> CallId:
+    """By which the scheduler knows a call of a trace."""
+    return CallId(f"{workflow.workflow_id}/{call.call_id}")
+
+
 class _Job:
     """A workflow under way."""
 
@@ -85,6 +90,10 @@ class Clients:
         """Whether every workflow is over."""
         return self._under_way == 0
 
+    def leave(self) -> None:
+        """Wait for nothing that is not over yet."""
+        self._under_way = 0
+
     @property
     def workflows(self) -> list[PlayedWorkflow]:
         """Those that are over, in the trace's order."""
@@ -111,6 +120,7 @@ class Clients:
                 first_token_s=record.first_token_s if call.streaming else None,
                 queue_s=None if waited_until_s is None else waited_until_s - sent_s,
                 attempts=record.attempts,
+                token_lag_s=record.token_lag_s,
             )
         )
         job.out -= 1
@@ -153,7 +163,7 @@ class Clients:
     def _spec(self, job: _Job, call: TraceCall) -> CallSpec:
         workflow, hints = job.workflow, self._hints
         return CallSpec(
-            call_id=CallId(f"{workflow.workflow_id}/{call.call_id}"),
+            call_id=call_id_of(workflow, call),
             workflow_id=WorkflowId(workflow.workflow_id),
             model=workflow.model or self._model,
             prompt_tokens=call.prompt_tokens,

@@ -7,7 +7,8 @@ it in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from dispatcher.core.types import AttemptId
 from dispatcher.engine_model import (
@@ -21,14 +22,31 @@ from dispatcher.engine_model import (
 from dispatcher.simulator.kernel import Kernel
 
 
+class Timeline(NamedTuple):
+    """When the tokens of a stream are due (Tempo, Eq. 3)."""
+
+    first_s: float
+    """Moment at which the first is."""
+    tpot_s: float
+    """From one to the next."""
+
+
 class Attempt(EngineRequest):
     """One attempt of a call, inside an engine.
 
     `spared_tokens` of its prompt are in a cache and are not computed: they are not part of
-    `prompt_tokens` here.
+    `prompt_tokens` here. `token_lag_s` is the worst delay so far of its tokens against `timeline`,
+    negative where all were early; `None` without one, and before the first token.
     """
 
-    __slots__ = ("attempt_id", "first_token_s", "spared_tokens", "streaming")
+    __slots__ = (
+        "attempt_id",
+        "first_token_s",
+        "spared_tokens",
+        "streaming",
+        "timeline",
+        "token_lag_s",
+    )
 
     def __init__(
         self,
@@ -41,6 +59,7 @@ class Attempt(EngineRequest):
         block_hashes: Sequence[int],
         streaming: bool,
         spared_tokens: int = 0,
+        timeline: Timeline | None = None,
     ) -> None:
         super().__init__(
             str(attempt_id),
@@ -54,6 +73,15 @@ class Attempt(EngineRequest):
         self.streaming = streaming
         self.spared_tokens = spared_tokens
         self.first_token_s: float | None = None
+        self.timeline = timeline
+        self.token_lag_s: float | None = None
+
+    def came(self, token: int, at_s: float) -> None:
+        """Its token of that number, from 0, came at that moment."""
+        if self.timeline is not None:
+            lag_s = at_s - self.timeline.first_s - token * self.timeline.tpot_s
+            if self.token_lag_s is None or lag_s > self.token_lag_s:
+                self.token_lag_s = lag_s
 
 
 class EnginePlayer:
@@ -86,10 +114,14 @@ class EnginePlayer:
         self._run_slowness = 1.0
         #: what is under way otherwise; its tokens exist at the next wake-up
         self._under_way = StepResult()
+        #: requests here whose tokens are due at moments
+        self._timed: dict[AttemptId, Attempt] = {}
 
     def add(self, attempt: Attempt) -> None:
         """A request reaches the engine."""
         self.model.add(attempt)
+        if attempt.timeline is not None:
+            self._timed[attempt.attempt_id] = attempt
         if self._asleep:
             self._asleep = False
             # whatever else comes at this moment joins the same iteration
@@ -101,6 +133,7 @@ class EnginePlayer:
         """Stop a request; nothing more is told of it."""
         self.output_tokens += self.generated(attempt)
         self._cut()
+        self._timed.pop(attempt.attempt_id, None)
         self.model.abort(attempt.request_id)
         # its token of the iteration under way, maybe its last one, never comes to be
         result = self._under_way
@@ -130,13 +163,15 @@ class EnginePlayer:
         if version != self._version:
             return
         run, self._run = self._run, None
-        result = self.model.glide(run, run.count) if run else self._under_way
+        result = self._glide(run, run.count) if run else self._under_way
         self._under_way = StepResult()
         self._tell(result)
         self._go_on()
 
     def _tell(self, result: StepResult) -> None:
         now_s = self._kernel.now_s
+        if self._timed:
+            self._note_tokens(result.emitted)
         for attempt in result.emitted:
             assert isinstance(attempt, Attempt)  # noqa: S101 - the player adds nothing else
             if attempt.first_token_s is None:
@@ -145,6 +180,8 @@ class EnginePlayer:
                     self._on_first_token(attempt)
         for attempt in result.finished:
             assert isinstance(attempt, Attempt)  # noqa: S101
+            if attempt.timeline is not None:
+                del self._timed[attempt.attempt_id]
             self.output_tokens += attempt.generated
             self._on_end(attempt)
 
@@ -190,6 +227,29 @@ class EnginePlayer:
             return
         cut_s = run.duration_s(count) * self._run_slowness
         self.busy_s -= run.duration_s(run.count) * self._run_slowness - cut_s
-        self._under_way = self.model.glide(run, count)
+        self._under_way = self._glide(run, count)
         self._run = None
         self._wake_at(self._run_began_s + cut_s)
+
+    def _glide(self, run: AlikeRun, count: int) -> StepResult:
+        """Let the first iterations of the run be played.
+
+        Each takes at least as long as the one before, as contexts grow, and tokens are due evenly:
+        none lags further behind than the first or the last.
+        """
+        if self._timed:
+            began_s, slowness = self._run_began_s, self._run_slowness
+            first_s = began_s + run.duration_s(1) * slowness
+            last_s = began_s + run.duration_s(count) * slowness
+            for attempt in self._timed.values():
+                if attempt.state is RequestState.RUNNING:
+                    attempt.came(attempt.generated, first_s)
+                    attempt.came(attempt.generated + count - 1, last_s)
+        return self.model.glide(run, count)
+
+    def _note_tokens(self, emitted: Iterable[EngineRequest]) -> None:
+        """They have got a token each, now."""
+        now_s = self._kernel.now_s
+        for attempt in emitted:
+            assert isinstance(attempt, Attempt)  # noqa: S101 - the player adds nothing else
+            attempt.came(attempt.generated - 1, now_s)

@@ -36,17 +36,18 @@ from dispatcher.core.types import (
 )
 from dispatcher.registry import PolicyServices
 from dispatcher.simulator.clients import Clients, Hints
-from dispatcher.simulator.engines import Attempt, EnginePlayer
+from dispatcher.simulator.engines import Attempt, EnginePlayer, Timeline
 from dispatcher.simulator.fleet import Fault, FaultKind, SimulatedEngine
 from dispatcher.simulator.inputs import check_inputs
 from dispatcher.simulator.kernel import Kernel
 from dispatcher.simulator.prefixes import block_hashes
 from dispatcher.traces import Played, PlayedInstance, Trace, TraceCall
+from workflows.settings import TrackerSettings
 from workflows.tracker import Tracker
 
 SCRAPE_S = 1.0
 PROGRESS_S = 1.0
-_COLLECT_AT = 50_000
+_COLLECT_AT = 500_000
 """Objects that have come without going."""
 
 
@@ -80,6 +81,8 @@ def simulate(
     faults: Sequence[Fault] = (),
     limits: Limits | None = None,
     hints: Hints | None = None,
+    tracker: TrackerSettings | None = None,
+    until_s: float | None = None,
 ) -> Simulated:
     """Play a trace to its end. The same arguments give the same result, bit by bit.
 
@@ -95,6 +98,9 @@ def simulate(
         faults: What happens to engines on the way.
         limits: Bounds on what may wait; `None`: room for the whole trace, however long it waits.
         hints: What clients tell; `None`: all they know.
+        tracker: Settings of the workflow tracker; `None`: the gateway's usual ones.
+        until_s: Moment at which to stop. Workflows that are not over by then are not in what was
+            played, nor are their calls that are not; `None`: when all are over.
 
     Raises:
         ConfigurationError: Trace, fleet and faults do not fit together: see `check_inputs`.
@@ -112,9 +118,10 @@ def simulate(
         lengths=lengths,
         costs=costs,
         limits=limits,
+        tracker=tracker,
     )
     with _seldom_collecting():
-        return simulation.play(trace, faults, hints or Hints())
+        return simulation.play(trace, faults, hints or Hints(), until_s)
 
 
 @contextmanager
@@ -140,6 +147,7 @@ class _Simulation:
         lengths: LengthPredictor | None,
         costs: CostModel | None,
         limits: Limits,
+        tracker: TrackerSettings | None,
     ) -> None:
         self._kernel = Kernel()
         self._fleet = {engine.instance_id: engine for engine in fleet}
@@ -148,7 +156,7 @@ class _Simulation:
             catalog.DEFAULT_LENGTH_PREDICTOR, {}, services
         )
         self._costs = costs or catalog.cost_models().build(catalog.DEFAULT_COST_MODEL, {}, services)
-        self._tracker = Tracker()
+        self._tracker = Tracker(tracker)
         self._learners = {
             name: part
             for name, part in (("lengths", self._lengths), ("costs", self._costs))
@@ -192,7 +200,9 @@ class _Simulation:
             RecordWorkflow: self._ignore,
         }
 
-    def play(self, trace: Trace, faults: Sequence[Fault], hints: Hints) -> Simulated:
+    def play(
+        self, trace: Trace, faults: Sequence[Fault], hints: Hints, until_s: float | None
+    ) -> Simulated:
         kernel = self._kernel
         for engine in self._fleet.values():
             self._post(ev.InstanceUp(engine.spec))
@@ -206,6 +216,8 @@ class _Simulation:
             kernel.at(SCRAPE_S, self._scrape)
         if any(call.streaming for workflow in trace for call in workflow.calls):
             kernel.at(PROGRESS_S, self._progress)
+        if until_s is not None:
+            kernel.at(until_s, clients.leave)
         kernel.run(until=lambda: clients.done)
         if not clients.done:
             raise InvariantError(f"nothing is left to happen and {len(self._specs)} calls wait")
@@ -257,7 +269,9 @@ class _Simulation:
         usage = Usage(
             attempt.prompt_tokens + attempt.spared_tokens, attempt.generated, cached_tokens
         )
-        self._post(ev.AttemptEnded(attempt.attempt_id, Outcome.OK, usage))
+        self._post(
+            ev.AttemptEnded(attempt.attempt_id, Outcome.OK, usage, token_lag_s=attempt.token_lag_s)
+        )
 
     def _scrape(self) -> None:
         running: Counter[InstanceId] = Counter()
@@ -329,12 +343,20 @@ class _Simulation:
             if config.enable_prefix_caching and call.prefix
             else (),
             streaming=call.streaming,
+            timeline=self._timeline(spec) if call.streaming else None,
         )
         self._out[command.attempt_id] = (attempt, command.instance_id)
         if engine.overhead_s > 0.0:
             self._kernel.at(attempt.arrival_s, self._reach, attempt, command.instance_id)
         else:
             self._players[command.instance_id].add(attempt)
+
+    def _timeline(self, spec: CallSpec) -> Timeline | None:
+        slo = spec.slo
+        if slo.ttft_s is None or slo.tpot_s is None:
+            return None
+        arrived_s = self._coordinator.calls[spec.call_id].arrived_s
+        return Timeline(arrived_s + slo.ttft_s, slo.tpot_s)
 
     def _reach(self, attempt: Attempt, instance_id: InstanceId) -> None:
         if attempt.attempt_id in self._out:

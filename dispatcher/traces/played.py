@@ -31,6 +31,10 @@ class PlayedCall:
     queue_s: float | None = None
     """Wait before its first attempt; `None`: not told."""
     attempts: int = 1
+    token_lag_s: float | None = None
+    """Worst delay of a token against the timeline of the call's SLOs for its first token and the
+    others, from its arrival on; negative: all were early (Tempo, Eq. 3). `None`: it has none, or it
+    was not seen."""
 
 
 @dataclass(frozen=True, slots=True)
