@@ -15,7 +15,7 @@ from gateway_harness import Running, emulated, gateway, ok, scripted
 from tuner_fakes import alive
 
 from dispatcher.gateway.tuner.subject import Subject
-from dispatcher.gateway.tuner.worker import Worker
+from dispatcher.gateway.worker import Worker
 from dispatcher.simulator.replay import replay as simulated
 from dispatcher.traces import TraceCall, TraceWorkflow
 from dispatcher.traces.assembly import Assembled

@@ -11,7 +11,7 @@ import pytest
 import tuner_fakes
 from tuner_fakes import alive
 
-from dispatcher.gateway.tuner.worker import Worker, WorkerError
+from dispatcher.gateway.worker import Worker, WorkerError
 
 
 @asynccontextmanager

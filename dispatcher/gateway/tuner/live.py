@@ -12,7 +12,7 @@ from dataclasses import asdict
 from dispatcher.config import TuningSettings
 from dispatcher.core.errors import HeadwayError
 from dispatcher.gateway.tuner.subject import Subject
-from dispatcher.gateway.tuner.worker import Worker, WorkerError
+from dispatcher.gateway.worker import Worker, WorkerError
 from dispatcher.traces.assembly import Assembled
 from dispatcher.tuning import (
     Choice,
