@@ -11,6 +11,7 @@ from dispatcher.simulator.workloads.chess import CHESS_1, CHESS_2, CHESS_3
 from dispatcher.simulator.workloads.mac_sql import MAC_SQL
 from dispatcher.simulator.workloads.mixed import Part, mixed
 from dispatcher.simulator.workloads.reasoning import REASONING
+from dispatcher.simulator.workloads.tempo import TEMPO, TEMPO_LONG
 
 TWO_TENANTS = mixed(
     "two-tenants",
@@ -40,6 +41,8 @@ WORKLOADS: Mapping[str, Workload] = {
         TOOL_AGENT,
         CODING_AGENT,
         REASONING,
+        TEMPO,
+        TEMPO_LONG,
         TWO_TENANTS,
         TWO_TENANTS_MIXED,
     )
