@@ -1,0 +1,283 @@
+"""Output length from a quantile regression forest, calibrated by application.
+
+A forest's trees are grown on the logarithm of the length; the lengths that share a leaf with a
+call, over all trees, are a sample of what its length may be, and its quantiles are the prediction
+(Meinshausen 2006; Tempo, section 4.1, which asks for an upper bound and refines it as tokens
+come). Deviations: Tempo feeds a text vectorizer, here it is a few hashed numbers that leave no
+text behind (`text_features`); and where Tempo trusts the forest, here its quantiles are
+corrected on calls held out by group, so that a quantile p covers a share p in each application
+(conformal prediction over the predicted distribution, `coverage`).
+
+Everything here is pure and slow to import: scikit-learn comes with it. It is for a worker
+process, not for an event loop.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from quantile_forest import RandomForestQuantileRegressor
+
+from dispatcher.core.types import LengthEstimate
+from predictors._length_cells import UNKNOWN, Floats, LengthCells, Whole, encode_apart
+from predictors.coverage import Quantiles, at_levels, conformal_level, mean_of, place_of
+from predictors.length_features import CODES, MAX_TOKENS, MIN_TOKENS, WIDTH
+
+PROBABILITIES = (0.01, *(round(0.05 * step, 2) for step in range(1, 20)), 0.99)
+"""Quantiles of an estimate."""
+
+SOURCE = "forest"
+
+_RAW = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, *(round(0.05 * s, 2) for s in range(2, 18)))
+_LEVELS = (*_RAW, 0.875, 0.9, 0.925, 0.95, 0.965, 0.98, 0.99, 0.995)
+"""Of the forest's own law, which calibration picks from: finer at the ends."""
+
+_APPLICATION = CODES.index("application")
+_MOST_CALIBRATED = 20_000
+_LEAST_ROWS = 20
+_MOST_TOKENS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ForestSettings:
+    """How a forest is grown and calibrated."""
+
+    trees: int = 60
+    leaf: int = 20
+    """Least lengths in a leaf; at least 1."""
+    leaf_sample: int = 32
+    """Most lengths of a leaf that are kept, drawn at random; bounds memory and time."""
+    features_share: float = 0.4
+    """Of the features, looked at for each split; in (0, 1]."""
+    most_rows: int = 16_000
+    """Rows that trees are grown on; of larger applications fewer are drawn."""
+    held_out: float = 0.25
+    """Share of the groups that calibrates; in (0, 1)."""
+    trust_cell: float = 20.0
+    """A model's or application's lengths are believed half at so many."""
+    trust_application: float = 50.0
+    """Calibration of an application by itself is believed half at so many held out."""
+    unknown_share: float = 0.1
+    """Rows that are shown once more as if their application or model had never been seen."""
+    jobs: int = 1
+    """Threads that grow trees."""
+
+
+class TrainedForest:
+    """A forest with its calibration: pure, picklable, swapped whole."""
+
+    def __init__(
+        self, forest: Any, cells: LengthCells, settings: ForestSettings, counts: dict[str, int]
+    ) -> None:
+        self._forest = forest
+        self._cells = cells
+        self._settings = settings
+        #: rows learned from, held out, and groups of each
+        self.counts = counts
+        #: levels in place of PROBABILITIES, by application code; `None`: of all others
+        self._levels: dict[float | None, tuple[float, ...]] = {None: PROBABILITIES}
+
+    def predict(self, rows: Sequence[Sequence[float]]) -> list[LengthEstimate]:
+        """Estimates of calls, as rows of `length_features`; within their own limits.
+
+        Args:
+            rows: Any number of rows; a batch costs little more than one alone.
+
+        Returns:
+            One estimate a row, `PROBABILITIES` each, at least 1 token; source `forest`.
+
+        Raises:
+            ValueError: A row has another width.
+        """
+        if not rows:
+            return []
+        estimates = []
+        for row, law in zip(rows, self._laws(_matrix(rows)), strict=True):
+            levels = self._levels.get(row[_APPLICATION]) or self._levels[None]
+            quantiles = at_levels(law, tuple(zip(PROBABILITIES, levels, strict=True)))
+            estimate = LengthEstimate(mean_of(quantiles), quantiles, SOURCE)
+            estimates.append(_limited(estimate, row[MIN_TOKENS], row[MAX_TOKENS]))
+        return estimates
+
+    def stats(self) -> dict[str, object]:
+        """Rows, groups, trees, and levels in place of some quantiles; JSON-ready."""
+        return {
+            **self.counts,
+            "trees": self._settings.trees,
+            "applications_calibrated": len(self._levels) - 1,
+            "levels": {
+                f"{p:g}": level
+                for p, level in zip(PROBABILITIES, self._levels[None], strict=True)
+                if p in (0.5, 0.9, 0.95)
+            },
+        }
+
+    def _laws(self, matrix: Floats) -> list[Quantiles]:
+        """What the forest says by itself."""
+        inputs = _inputs(self._cells.encode(_codes(matrix)), matrix)
+        found = np.exp(self._forest.predict(inputs, quantiles=list(_LEVELS)))
+        return [tuple(zip(_LEVELS, values, strict=True)) for values in found.tolist()]
+
+    def _calibrate(self, matrix: Floats, lengths: Floats) -> None:
+        """Find the levels that cover what they should, for all calls and for each application."""
+        laws = self._laws(matrix)
+        by_application: dict[float, list[float]] = {}
+        for row, law, tokens in zip(matrix, laws, lengths.tolist(), strict=True):
+            by_application.setdefault(float(row[_APPLICATION]), []).append(place_of(law, tokens))
+        everything = sorted(place for places in by_application.values() for place in places)
+        overall = tuple(conformal_level(everything, p) for p in PROBABILITIES)
+        self._levels = {None: overall}
+        for application, places in by_application.items():
+            places.sort()
+            share = len(places) / (len(places) + self._settings.trust_application)
+            self._levels[application] = tuple(
+                share * conformal_level(places, p) + (1.0 - share) * level
+                for p, level in zip(PROBABILITIES, overall, strict=True)
+            )
+
+
+def train(
+    rows: Sequence[Sequence[float]],
+    lengths: Sequence[float],
+    settings: ForestSettings | None = None,
+    *,
+    seed: int,
+    groups: Sequence[Hashable] | None = None,
+    held_out: Sequence[bool] | None = None,
+) -> TrainedForest:
+    """Grow a forest on calls that ended well, and calibrate it on some of them held out.
+
+    Args:
+        rows: Rows of `length_features`, at least 20 and of two groups.
+        lengths: Output tokens per sequence, at least 1 each.
+        settings: How.
+        seed: The same seed and input give the same forest.
+        groups: What may not stand on both sides of a split: the workflow, or the prompt, of each
+            row. Default: every row by itself.
+        held_out: Which rows calibrate, where the caller splits; else a share of the groups does.
+
+    Raises:
+        ValueError: Too few rows or groups, rows of another width, or lengths below 1.
+    """
+    settings = settings or ForestSettings()
+    matrix, tokens = _matrix(rows), np.asarray(lengths, dtype=np.float64)
+    if len(matrix) != len(tokens) or len(matrix) < _LEAST_ROWS:
+        raise ValueError(f"expected at least {_LEAST_ROWS} rows, and a length for each")
+    if not (np.isfinite(tokens).all() and (tokens >= 1).all()):
+        raise ValueError("expected lengths of at least 1 token")
+    rng = random.Random(seed)  # noqa: S311 - splits, not secrets
+    numbers = _group_numbers(groups, len(matrix), rng)
+    if held_out is None:
+        apart = _hold_out(numbers, settings.held_out)
+    else:
+        apart = np.asarray(held_out, dtype=np.bool_)
+        if set(numbers[apart].tolist()) & set(numbers[~apart].tolist()):
+            raise ValueError("a group stands on both sides of the split")
+    if apart.all() or not apart.any():
+        raise ValueError("expected rows to learn from and rows to calibrate with")
+
+    forest, cells = _grow(matrix[~apart], np.log(tokens[~apart]), numbers[~apart], settings, rng)
+    counts = {
+        "rows": int((~apart).sum()),
+        "groups": len(set(numbers[~apart].tolist())),
+        "rows_held_out": int(apart.sum()),
+        "groups_held_out": len(set(numbers[apart].tolist())),
+    }
+    trained = TrainedForest(forest, cells, settings, counts)
+    some = np.flatnonzero(apart)[_spread(matrix[apart], _MOST_CALIBRATED, rng)]
+    trained._calibrate(matrix[some], tokens[some])
+    return trained
+
+
+def _grow(
+    matrix: Floats, logs: Floats, groups: Whole, settings: ForestSettings, rng: random.Random
+) -> tuple[Any, LengthCells]:
+    wanted = _spread(matrix, settings.most_rows, rng)
+    codes = _codes(matrix)
+    cells, encoded = encode_apart(codes, logs, groups, wanted, settings.trust_cell)
+    # Names never seen do come: some rows are shown again with what is then known of them.
+    again = np.array(rng.sample(range(len(wanted)), int(settings.unknown_share * len(wanted))))
+    again = again.astype(np.int64)
+    masked = codes[wanted[again]]
+    masked[::2, 1:] = UNKNOWN
+    masked[1::2, 0] = UNKNOWN
+    inputs = np.concatenate(
+        (_inputs(encoded, matrix[wanted]), _inputs(cells.encode(masked), matrix[wanted[again]]))
+    )
+    forest = RandomForestQuantileRegressor(
+        n_estimators=settings.trees,
+        min_samples_leaf=settings.leaf,
+        max_samples_leaf=settings.leaf_sample,
+        max_features=settings.features_share,
+        n_jobs=settings.jobs,
+        random_state=rng.getrandbits(31),
+    )
+    forest.fit(inputs, np.concatenate((logs[wanted], logs[wanted[again]])))
+    forest.n_jobs = 1  # a batch is over before a second thread has begun
+    return forest, cells
+
+
+def _inputs(encoded: Floats, matrix: Floats) -> Floats:
+    """What trees see: encoded names, then all numbers that are no names."""
+    return np.concatenate((encoded, matrix[:, len(CODES) :]), axis=1)
+
+
+def _codes(matrix: Floats) -> Whole:
+    return matrix[:, : len(CODES)].astype(np.int64)
+
+
+def _matrix(rows: Sequence[Sequence[float]]) -> Floats:
+    matrix = np.asarray(rows, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[1] != WIDTH:
+        raise ValueError(f"expected rows of {WIDTH} numbers")
+    return matrix
+
+
+def _group_numbers(groups: Sequence[Hashable] | None, count: int, rng: random.Random) -> Whole:
+    """A number for each row's group, in an order drawn at random."""
+    if groups is None:
+        groups = range(count)
+    if len(groups) != count:
+        raise ValueError("expected a group for each row")
+    names = list(dict.fromkeys(groups))
+    rng.shuffle(names)
+    at = {name: number for number, name in enumerate(names)}
+    return np.array([at[group] for group in groups], dtype=np.int64)
+
+
+def _hold_out(groups: Whole, share: float) -> Any:
+    """The last groups that have at least that share of the rows."""
+    sizes = np.bincount(groups)
+    kept = np.cumsum(sizes)
+    first = bisect_left(kept.tolist(), (1.0 - share) * len(groups)) + 1
+    return groups >= min(first, len(sizes) - 1)
+
+
+def _spread(matrix: Floats, most: int, rng: random.Random) -> Whole:
+    """Indices of at most so many rows: all of small applications, equally many of large ones."""
+    if len(matrix) <= most:
+        return np.arange(len(matrix))
+    applications: dict[float, list[int]] = {}
+    for at, application in enumerate(matrix[:, _APPLICATION].tolist()):
+        applications.setdefault(application, []).append(at)
+    chosen: list[int] = []
+    left = most
+    for number, rows in enumerate(sorted(applications.values(), key=len)):
+        fair = left // (len(applications) - number)
+        taken = rows if len(rows) <= fair else rng.sample(rows, fair)
+        chosen += taken
+        left -= len(taken)
+    return np.array(sorted(chosen), dtype=np.int64)
+
+
+def _limited(estimate: LengthEstimate, least: float, most: float) -> LengthEstimate:
+    """Moved into the call's own limits; 0 is no limit."""
+    if least > 1:
+        quantiles = tuple((p, max(tokens, least)) for p, tokens in estimate.quantiles)
+        estimate = LengthEstimate(max(estimate.expected_tokens, least), quantiles, SOURCE)
+    return estimate.capped(most if most >= 1 else float(_MOST_TOKENS))
