@@ -16,6 +16,7 @@ from dispatcher.config.settings import (
     TenantSettings,
     WorkflowSettings,
 )
+from dispatcher.config.slo import SloSettings, StreamSloSettings
 from dispatcher.config.tuning import RecordingSettings, TuningSettings
 
 __all__ = [
@@ -30,7 +31,9 @@ __all__ = [
     "RecordingSettings",
     "ServerSettings",
     "Settings",
+    "SloSettings",
     "StoreSettings",
+    "StreamSloSettings",
     "TenantSettings",
     "TuningSettings",
     "WorkflowSettings",

@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from dispatcher.config.profiles import EngineProfile, read_profile
 from dispatcher.config.section import Section
+from dispatcher.config.slo import SloSettings
 from dispatcher.config.tuning import RecordingSettings, TuningSettings
 from dispatcher.core.errors import ConfigurationError
 from dispatcher.core.gpu_profiles import (
@@ -339,6 +340,7 @@ class Settings(Section):
     fleet: FleetSettings = FleetSettings()
     models: ModelSettings = ModelSettings()
     workflows: Mapping[str, WorkflowSettings] = Field(default={}, validate_default=False)
+    slo: SloSettings = SloSettings()
     store: StoreSettings = StoreSettings()
     tuning: TuningSettings = TuningSettings()
     recording: RecordingSettings = RecordingSettings()

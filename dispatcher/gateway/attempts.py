@@ -26,6 +26,7 @@ from dispatcher.gateway.relay import (
 )
 from dispatcher.gateway.relay.headers import RawHeaders
 from dispatcher.gateway.relay.pump import StreamPump
+from dispatcher.gateway.relay.timeline import Timeline
 from dispatcher.gateway.upstream import (
     EngineResponse,
     UpstreamConnectError,
@@ -63,6 +64,8 @@ class AttemptResult:
     detail: str = ""
     reason: str = ""
     """Why a retryable attempt failed: a small set, fit for a metric label."""
+    token_lag_s: float | None = None
+    """See `CallRecord.token_lag_s`."""
 
     def event(self, attempt_id: AttemptId) -> AttemptEnded:
         """The event that answers the `Dispatch`."""
@@ -74,6 +77,7 @@ class AttemptResult:
             first_token_s=self.first_token_s,
             retryable=self.retryable,
             detail=self.detail,
+            token_lag_s=self.token_lag_s,
         )
 
 
@@ -215,6 +219,7 @@ class AttemptRunner:
             observer=_Listener(post, dispatch.attempt_id, engine),
             started=call.started,
             stall_timeout_s=self._stall_timeout_s,
+            timeline=_timeline(call, dispatch),
         )
         call.pump = pump
         call.watch.add(pump.client_gone)
@@ -252,6 +257,7 @@ class AttemptRunner:
             usage=outcome.usage,
             output_tokens=outcome.output_tokens,
             first_token_s=outcome.first_token_s,
+            token_lag_s=_token_lag_s(call, outcome),
         )
         if outcome.finish is Finish.COMPLETE:
             return result
@@ -302,6 +308,25 @@ def _failed(call: LiveCall, failure: Failure) -> AttemptResult:
     return AttemptResult(
         Outcome.ENGINE_ERROR, retryable=True, detail=failure.why, reason=failure.reason
     )
+
+
+def _timeline(call: LiveCall, dispatch: Dispatch) -> Timeline | None:
+    """What its tokens are held against, where a pace was promised.
+
+    A resume goes on with it; after an attempt of which nobody has seen a token it begins anew.
+    """
+    slo = call.spec.slo
+    if slo.tpot_s is not None and (call.timeline is None or not dispatch.generated_tokens):
+        call.timeline = Timeline(call.arrived_s, slo, call.spec.seats)
+    return call.timeline
+
+
+def _token_lag_s(call: LiveCall, outcome: RelayOutcome) -> float | None:
+    if call.timeline is not None:
+        output_tokens = None if outcome.usage is None else outcome.usage.output_tokens
+        return call.timeline.lag_s(output_tokens, outcome.last_token_s)
+    ttft_s, first_s = call.spec.slo.ttft_s, outcome.first_token_s
+    return None if ttft_s is None or first_s is None else first_s - call.arrived_s - ttft_s
 
 
 def _response_id(data: bytes) -> str | None:

@@ -17,6 +17,7 @@ from dispatcher.gateway.parsing.body import BodyFacts
 from dispatcher.gateway.relay import ClientWatch, Dialect, RelayOutcome, error_event
 from dispatcher.gateway.relay.headers import RawHeaders
 from dispatcher.gateway.relay.pump import StreamPump
+from dispatcher.gateway.relay.timeline import Timeline
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -72,6 +73,7 @@ class LiveCall:
         "spec",
         "started",
         "target",
+        "timeline",
         "watch",
     )
 
@@ -110,6 +112,8 @@ class LiveCall:
         self.started = False
         #: relays a stream to the client now: nobody else may send
         self.pump: StreamPump | None = None
+        #: of its tokens, where a pace was promised
+        self.timeline: Timeline | None = None
         #: some of the body has been sent
         self.sent = False
         #: the response has been ended

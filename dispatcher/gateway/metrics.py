@@ -19,7 +19,8 @@ from prometheus_client.registry import Collector
 from dispatcher.config import CENTRAL
 from dispatcher.core.coordinator import Coordinator
 from dispatcher.core.types import LengthEstimate, Outcome, Usage
-from dispatcher.core.workflow_types import WorkflowRecord
+from dispatcher.core.workflow_types import CallRecord, WorkflowRecord
+from dispatcher.gateway.class_metrics import ClassMetrics
 from dispatcher.gateway.fleet.monitor import Fleet
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -145,6 +146,7 @@ class Metrics:
         self.retries = Counter(
             "headway_retries", "Attempts that failed unseen", ("reason",), registry=registry
         )
+        self.classes = ClassMetrics(registry)
         self._token_children = [self.tokens.labels(k) for k in ("prompt", "cached", "output")]
         #: as bounded as their labels: models above, the rest are ours
         self._request_children: dict[tuple[str, str, str], Counter] = {}
@@ -160,6 +162,19 @@ class Metrics:
         if child is None:
             child = self._request_children[key] = self.requests.labels(*key)
         child.inc()
+
+    def call(self, record: CallRecord, sequences: int) -> None:
+        """One scheduled call is over; `sequences` were written side by side in it."""
+        self.classes.call_ended(record)
+        self.duration.observe(record.ended_s - record.arrived_s)
+        if record.dispatched_s is not None:
+            self.waited(record.instance_id or "none", record.dispatched_s - record.arrived_s)
+        if record.streaming and record.first_token_s is not None:
+            self.first_token.observe(record.first_token_s - record.arrived_s)
+            tokens = record.output_tokens / sequences
+            if record.outcome is Outcome.OK and tokens > 1:
+                decode_s = record.ended_s - record.first_token_s
+                self.per_token.observe(decode_s / (tokens - 1))
 
     def waited(self, instance: str, wait_s: float) -> None:
         """One call has waited that long for its first dispatch."""
@@ -179,6 +194,7 @@ class Metrics:
 
     def workflow(self, record: WorkflowRecord) -> None:
         """A workflow has ended; one that its client dropped has neither met nor missed."""
+        self.classes.workflow_ended(record)
         name = self._workflow(record.application)
         if record.outcome is Outcome.CANCELLED:
             return

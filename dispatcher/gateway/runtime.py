@@ -343,17 +343,7 @@ class Gateway:
             return
         self._traffic.call_ended(call.spec, record)
         metrics.request(call.path, call.spec.model, record.outcome.value)
-        metrics.duration.observe(record.ended_s - record.arrived_s)
-        if record.dispatched_s is not None:
-            wait_s = record.dispatched_s - record.arrived_s
-            metrics.waited(record.instance_id or "none", wait_s)
-        if call.streaming and record.first_token_s is not None:
-            metrics.first_token.observe(record.first_token_s - record.arrived_s)
-            # sequences of one call are written side by side
-            tokens = record.output_tokens / call.spec.seats
-            if record.outcome is Outcome.OK and tokens > 1:
-                decode_s = record.ended_s - record.first_token_s
-                metrics.per_token.observe(decode_s / (tokens - 1))
+        metrics.call(record, call.spec.seats)
         usage = None if result is None else result.usage
         if usage is not None:
             metrics.used(usage)

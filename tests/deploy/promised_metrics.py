@@ -22,12 +22,25 @@ PROMISED: dict[str, tuple[str, frozenset[str]]] = {
         ("headway_dispatch_decision_seconds", "histogram", ""),
         ("headway_workflow_duration_seconds", "histogram", "workflow"),
         ("headway_workflow_slo_total", "counter", "workflow outcome"),
+        ("headway_slo_total", "counter", "class outcome"),
+        ("headway_service_gain_total", "counter", "class"),
+        ("headway_goodput_tokens_total", "counter", "class"),
+        ("headway_token_lag_seconds", "histogram", "class"),
+        ("headway_class_time_to_first_token_seconds", "histogram", "class"),
+        ("headway_class_request_duration_seconds", "histogram", "class"),
         ("headway_length_prediction_coverage", "gauge", "quantile"),
         ("headway_tokens_total", "counter", "kind"),
         ("headway_retries_total", "counter", "reason"),
         ("headway_policy_info", "gauge", "name"),
         ("headway_alpha", "gauge", ""),
     )
+}
+
+#: what rules record: series -> its labels; each is a gauge
+RECORDED = {
+    "gateway_class:headway_slo_attainment:ratio_rate15m": frozenset({"gateway", "class"}),
+    "gateway_class:headway_service_gain:rate5m": frozenset({"gateway", "class"}),
+    "gateway_class:headway_goodput_tokens:rate5m": frozenset({"gateway", "class"}),
 }
 
 #: what vLLM and the emulator show under these names
@@ -45,7 +58,7 @@ SCRAPED = frozenset({"job", "gateway", "instance"})
 
 _SERIES = re.compile(
     r"(?:(?P<call>rate|increase|label_values)\()?"
-    r"\b(?P<name>(?:headway_|vllm:)\w+)(?P<selector>\{[^}]*\})?(?P<range>\[[^\]]+\])?"
+    r"(?<![\w:])(?P<name>(?:headway_|vllm:|\w+:headway_)[\w:]+)(?P<selector>\{[^}]*\})?(?P<range>\[[^\]]+\])?"
 )
 _LABEL = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"([^\"]*)\"")
 _BY = re.compile(r"\b(?:by|on|without|ignoring)\s*\(([^)]*)\)")
@@ -81,7 +94,7 @@ def mistakes(expression: str) -> list[str]:
     asked.labels |= set(_LABEL_VALUES.findall(expression))
     known = SCRAPED | {"le"}
     for family in asked.families:
-        known |= PROMISED.get(family, ("", frozenset()))[1]
+        known |= RECORDED.get(family) or PROMISED.get(family, ("", frozenset()))[1]
     found += [f"no family here has the label {label!r}" for label in asked.labels - known]
     if "histogram_quantile" in expression and "le" not in asked.labels:
         found.append("histogram_quantile needs the label le kept")
@@ -91,7 +104,8 @@ def mistakes(expression: str) -> list[str]:
 def _series_mistakes(match: re.Match[str], asked: Asked) -> list[str]:
     series, call = match["name"], match["call"]
     family = family_of(series)
-    kind = PROMISED[family][0] if family in PROMISED else ENGINE_METRICS.get(family)
+    kind = "gauge" if family in RECORDED else ENGINE_METRICS.get(family)
+    kind = PROMISED[family][0] if family in PROMISED else kind
     if kind is None:
         return [f"unknown metric {series!r}"]
     asked.families.add(family)

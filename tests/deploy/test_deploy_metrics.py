@@ -12,7 +12,7 @@ import httpx
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from promised_metrics import ENGINE_METRICS, PROMISED, label_values, mistakes
+from promised_metrics import ENGINE_METRICS, PROMISED, RECORDED, label_values, mistakes
 
 from dispatcher.config import Settings, StoreSettings
 from dispatcher.core.types import Outcome
@@ -35,10 +35,15 @@ def variables() -> list[dict[str, Any]]:
     return [v for v in DASHBOARD["templating"]["list"] if v["type"] == "query"]
 
 
+def rules(kind: str) -> list[dict[str, Any]]:
+    return [rule for group in RULES for rule in group["rules"] if kind in rule]
+
+
 EXPRESSIONS = {
     **{f"panel {p['title']} {p['id']}{t['refId']}": t["expr"] for p, t in panel_targets()},
     **{f"variable {v['name']}": v["query"]["query"] for v in variables()},
-    **{f"alert {rule['alert']}": rule["expr"] for group in RULES for rule in group["rules"]},
+    **{f"alert {rule['alert']}": rule["expr"] for rule in rules("alert")},
+    **{f"record {rule['record']}": rule["expr"] for rule in rules("record")},
 }
 
 
@@ -64,6 +69,9 @@ def test_asks_for_what_exists(where: str) -> None:
         ("sum(headway_seats", "do not match"),
         ("sum(rate(headway_tokens_total{kind=~'a'}[1m])) by (model)", "label 'model'"),
         ("rate(vllm:num_requests_waiting[5m])", "is a gauge"),
+        ("rate(gateway_class:headway_service_gain:rate5m[5m])", "is a gauge"),
+        ("gateway_class:headway_service_loss:rate5m", "unknown metric"),
+        ('headway_alpha{class="latency"}', "label 'class'"),
     ],
 )
 def test_the_check_sees_a_mistake(expression: str, complaint: str) -> None:
@@ -107,14 +115,25 @@ async def test_an_engine_shows_what_is_asked_of_it() -> None:
 
 
 def test_alerts_say_what_happened_and_how_bad() -> None:
-    names = [rule["alert"] for group in RULES for rule in group["rules"]]
+    names = [rule["alert"] for rule in rules("alert")]
     assert len(names) == len(set(names))
-    for group in RULES:
-        for rule in group["rules"]:
-            assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}, rule["alert"]
-            assert re.fullmatch(r"[1-9]\d*[smh]", rule["for"])
-            assert rule["labels"]["severity"] in ("critical", "warning")
-            assert set(rule["annotations"]) == {"summary", "description"}
+    for rule in rules("alert"):
+        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}, rule["alert"]
+        assert re.fullmatch(r"[1-9]\d*[smh]", rule["for"])
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert set(rule["annotations"]) == {"summary", "description"}
+
+
+def test_what_is_recorded_has_the_labels_that_its_name_says() -> None:
+    assert {rule["record"] for rule in rules("record")} == set(RECORDED)
+    for rule in rules("record"):
+        level, metric, operation = rule["record"].split(":")
+        assert set(level.split("_")) == RECORDED[rule["record"]]
+        assert metric.startswith("headway_")
+        assert operation.endswith(re.findall(r"\[(\w+)\]", rule["expr"])[0])
+        by = {name.strip() for name in re.findall(r"by \(([^)]*)\)", rule["expr"])[0].split(",")}
+        assert by == RECORDED[rule["record"]]
+    assert len(RULES) == len({group["name"] for group in RULES})
 
 
 def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:

@@ -207,20 +207,6 @@ def test_features_are_numbers_with_known_names() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("headers", "stream", "expected"),
-    [
-        ({}, True, CallClass.LATENCY),
-        ({}, False, CallClass.THROUGHPUT),
-        ({"x_headway_workflow_id": "w"}, True, CallClass.COLLECTIVE),
-        ({"x_headway_workflow_id": "w", "x_slo_ttft_ms": "9"}, False, CallClass.LATENCY),
-        ({"x_headway_class": "best-effort"}, True, CallClass.BEST_EFFORT),
-    ],
-)
-def test_the_class_of_a_call(headers: dict[str, str], stream: bool, expected: CallClass) -> None:
-    assert spec(hints(**headers), {"messages": USER, "stream": stream}).call_class is expected
-
-
 def test_a_tenant_clamps_class_and_priority() -> None:
     modest = TenantTerms(name="t", max_class=CallClass.THROUGHPUT)
     said = hints(x_headway_class="latency")

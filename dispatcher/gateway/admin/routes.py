@@ -13,6 +13,7 @@ from dispatcher.config import EngineSettings
 from dispatcher.core import reports
 from dispatcher.core.errors import BadParameterError, ConfigurationError, UnknownNameError
 from dispatcher.core.types import CallId
+from dispatcher.gateway import slo_report
 from dispatcher.gateway.admin.explained import since_arrival
 from dispatcher.gateway.admin.guard import check_admin
 from dispatcher.gateway.api.guarded import guarded
@@ -195,7 +196,9 @@ def _report_routes(router: APIRouter, gateway: Gateway) -> None:
             raise ApiError(
                 404, f"No call {call_id[:200]!r} is known (any more).", code="call_not_found"
             )
-        return since_arrival(found, now_s)
+        told = {key: value for key, value in found.items() if key != "call_class"}
+        judged = slo_report.of_call(gateway.coordinator, CallId(call_id))
+        return {**since_arrival(told, now_s), **judged}
 
     @router.get("/predictors", summary="Samples, coverage, error, fallbacks")
     async def predictors() -> dict[str, object]:

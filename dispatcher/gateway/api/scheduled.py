@@ -7,7 +7,7 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any
 
-from dispatcher.core.types import CallSpec
+from dispatcher.core.types import CallSpec, Slo
 from dispatcher.gateway.api.intake import (
     read_request_body,
     request_id_or_new,
@@ -47,6 +47,8 @@ class ScheduledEndpoint:
     def __init__(self, gateway: Gateway, path: str) -> None:
         self._gateway = gateway
         self._path = path
+        usual = gateway.settings.slo.latency
+        self._usual_stream = Slo(ttft_s=usual.ttft_s, tpot_s=usual.tpot_s)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -117,6 +119,7 @@ class ScheduledEndpoint:
             pinned_to=holder,
             estimate_tokens=gateway.prompt_tokens.estimate,
             usual_slo_s=gateway.usual_slo_s,
+            usual_stream=self._usual_stream,
         )
 
     def _call(

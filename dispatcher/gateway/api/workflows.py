@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dispatcher.core import reports
 from dispatcher.core.events import WorkflowCancelled, WorkflowDeclared
 from dispatcher.core.workflow_types import StagePlan, WorkflowDeclaration
+from dispatcher.gateway import slo_report
 from dispatcher.gateway.api.guarded import guarded
 from dispatcher.gateway.calls import new_id
 from dispatcher.gateway.errors import ApiError
@@ -98,7 +99,7 @@ def workflow_routes(gateway: Gateway) -> APIRouter:
         found = gateway.tracker.explain(terms_of(request).own(workflow_id))
         if found is None:
             raise _unknown(workflow_id)
-        return {**found, "id": workflow_id}
+        return {**slo_report.of_workflow(gateway.coordinator, found), "id": workflow_id}
 
     @router.delete("/{workflow_id:path}", summary="Cancel a workflow and all its calls")
     async def cancel(workflow_id: str, request: Request) -> dict[str, Any]:

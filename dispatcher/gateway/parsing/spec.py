@@ -18,6 +18,8 @@ _URGENCY = (
     CallClass.BEST_EFFORT,
 )
 
+_NO_SLO = Slo()
+
 EstimateTokens = Callable[[str, int], int]
 """Prompt tokens from (model, bytes of text)."""
 
@@ -48,17 +50,25 @@ class TenantTerms:
         return max(asked_s, usual_s)
 
 
-def derive_class(hints: Hints, *, stream: bool) -> CallClass:
-    """The class of a call that names none.
+def derive_class(hints: Hints, *, stream: bool, flex: bool) -> CallClass:
+    """The class of a call that names none; the first that fits.
 
-    With a TTFT or TPOT SLO: `latency`. Else with a workflow id: `collective`. Else `latency`
-    where it streams (somebody reads along), `throughput` where it does not.
+    1. A stream with a TTFT or TPOT SLO: `latency`. Of an answer that comes whole no token is seen.
+    2. A part of a workflow, by its id: `collective`.
+    3. No end-to-end SLO, and the tier for what may wait (`service_tier: flex`): `best-effort`.
+    4. A stream without an end-to-end SLO: `latency`, since somebody reads along.
+    5. An application but no workflow's id: `collective`, a workflow of one call.
+    6. Everything else waits for one whole answer: `throughput`.
     """
-    if hints.ttft_s is not None or hints.tpot_s is not None:
+    if stream and (hints.ttft_s is not None or hints.tpot_s is not None):
         return CallClass.LATENCY
     if hints.workflow_id is not None:
         return CallClass.COLLECTIVE
-    return CallClass.LATENCY if stream else CallClass.THROUGHPUT
+    if hints.slo_s is None and flex:
+        return CallClass.BEST_EFFORT
+    if hints.slo_s is None and stream:
+        return CallClass.LATENCY
+    return CallClass.THROUGHPUT if hints.application is None else CallClass.COLLECTIVE
 
 
 def clamp_class(asked: CallClass, most: CallClass) -> CallClass:
@@ -77,6 +87,7 @@ def make_spec(
     pinned_to: str | None,
     estimate_tokens: EstimateTokens,
     usual_slo_s: Callable[[str], float],
+    usual_stream: Slo = _NO_SLO,
 ) -> CallSpec:
     """Put it together.
 
@@ -90,11 +101,12 @@ def make_spec(
         pinned_to: The one instance that can serve it.
         estimate_tokens: From bytes of text.
         usual_slo_s: Of the workflows of an application, where clients ask for none.
+        usual_stream: TTFT and TPOT SLOs of streams of class `latency` that ask for none.
     """
     alone = hints.workflow_id is None
-    call_class = clamp_class(
-        hints.call_class or derive_class(hints, stream=facts.stream), tenant.max_class
-    )
+    flex = facts.parsed.get("service_tier") == "flex"
+    derived = hints.call_class or derive_class(hints, stream=facts.stream, flex=flex)
+    call_class = clamp_class(derived, tenant.max_class)
     prompt_tokens = facts.prompt_token_ids + _TOKENS_PER_PICTURE * ("image" in facts.modalities)
     if facts.prompt_bytes or not prompt_tokens:
         prompt_tokens += estimate_tokens(served_model, facts.prompt_bytes)
@@ -104,6 +116,9 @@ def make_spec(
         # a tenant that may not be most urgent may yield its place, not jump the queue
         priority = max(0, priority)
         slo = Slo(tenant.end_to_end_s(hints.slo_s, usual_slo_s(application)))
+    elif facts.stream and call_class is CallClass.LATENCY:
+        ttft_s, tpot_s = slo.ttft_s or usual_stream.ttft_s, slo.tpot_s or usual_stream.tpot_s
+        slo = Slo(slo.end_to_end_s, ttft_s, tpot_s)
     return CallSpec(
         call_id=CallId(call_id),
         workflow_id=tenant.own(hints.workflow_id or made_up_workflow_id),

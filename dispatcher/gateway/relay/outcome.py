@@ -52,6 +52,11 @@ class RelayOutcome:
         """Whether the attempt failed and the client has seen nothing of it."""
         return not self.first_byte_sent and self.finish in _ENGINES_FAULT
 
+    def learn_usage(self, found: Usage | None) -> None:
+        """An event told of usage; told in parts, each is a running total."""
+        if found is not None:
+            self.usage = found if self.usage is None else larger_usage(found, self.usage)
+
 
 def larger_usage(one: Usage, other: Usage) -> Usage:
     """Put together what was told in parts, each a running total."""

@@ -19,9 +19,10 @@ from dispatcher.gateway.relay.dialects import Dialect, EventKind, event_payload
 from dispatcher.gateway.relay.error_event import read_error
 from dispatcher.gateway.relay.headers import RawHeaders
 from dispatcher.gateway.relay.observer import StreamObserver
-from dispatcher.gateway.relay.outcome import Finish, RelayOutcome, larger_usage
+from dispatcher.gateway.relay.outcome import Finish, RelayOutcome
 from dispatcher.gateway.relay.pattern import NO_PREFIX, NOTHING_LEARNED, learn_pattern
 from dispatcher.gateway.relay.sse import EventSplitter
+from dispatcher.gateway.relay.timeline import Timeline
 from dispatcher.gateway.upstream import EngineResponse, UpstreamError
 
 #: The largest gap between two progress reports, in events and in seconds.
@@ -73,6 +74,7 @@ class StreamPump:
         "_started",
         "_strip_usage",
         "_suspended",
+        "_timeline",
         "_timer",
         "_tokens",
         "_waiter",
@@ -93,6 +95,7 @@ class StreamPump:
         observer: StreamObserver,
         started: bool,
         stall_timeout_s: float | None,
+        timeline: Timeline | None = None,
     ) -> None:
         self.outcome = RelayOutcome(status=response.status)
         self._response = response
@@ -103,6 +106,7 @@ class StreamPump:
         self._strip_usage = strip_usage and dialect.usage_on_request
         self._observer = observer
         self._stall_timeout_s = stall_timeout_s
+        self._timeline = timeline
         # Towards the client.
         self._started = started
         self._busy = True  # The task sends; the socket's callback only queues.
@@ -121,17 +125,13 @@ class StreamPump:
         self._pattern = NOTHING_LEARNED
         self._learned, self._end, _, self._lines, self._hazard = self._pattern
         self._latest = b""
-        self._events = 0
-        self._tokens = 0
+        self._events = self._tokens = 0
         self._last_token_s = 0.0
         self._last_event_s: float | None = None
         self._report_at = PROGRESS_EVENTS
         self._report_s = 0.0
         self._opening: list[bytes] = []
-        self._forwarded = False
-        self._done = False
-        self._over = False
-        self._end_response = False
+        self._forwarded = self._done = self._over = self._end_response = False
         self._failure: Exception | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -152,6 +152,8 @@ class StreamPump:
             self._tokens += tokens
             self._latest = data
             now_s = self._last_token_s = self._clock()
+            if self._timeline is not None:
+                self._timeline.saw(now_s, tokens)
             if now_s >= self._report_s or self._tokens >= self._report_at:
                 self._report(now_s)
         else:
@@ -272,6 +274,8 @@ class StreamPump:
             self._observer.first_token(now_s)
         elif now_s >= self._report_s or self._tokens >= self._report_at:
             self._report(now_s)
+        if self._timeline is not None:
+            self._timeline.saw(now_s, 1)
         if not event.startswith(self._learned):
             pattern = learn_pattern(self._dialect, event, self._learned)
             self._pattern = pattern
@@ -283,13 +287,8 @@ class StreamPump:
         self._observer.progress(now_s, self._tokens)
 
     def _read_usage(self, event: bytes) -> None:
-        if b'"usage"' not in event:
-            return
-        found = self._dialect.usage(event_payload(event) or {})
-        known = self.outcome.usage
-        if found is not None and known is not None:  # Told in parts, each a running total.
-            found = larger_usage(found, known)
-        self.outcome.usage = found or known
+        if b'"usage"' in event:
+            self.outcome.learn_usage(self._dialect.usage(event_payload(event) or {}))
 
     def _conclude(self, why: str) -> None:
         """The engine says no more."""
@@ -394,7 +393,6 @@ class StreamPump:
         if outcome.usage is None and b'"usage"' in self._latest:
             # a read of several events is kept whole: the last of them is meant
             self._read_usage(self._latest[max(0, self._latest.rfind(self._pattern.joint)) :])
-        outcome.events = self._events
-        outcome.output_tokens = self._tokens
+        outcome.events, outcome.output_tokens = self._events, self._tokens
         if self._tokens:
             outcome.last_token_s = self._last_token_s

@@ -10,6 +10,7 @@ from dispatcher.gateway.relay.headers import RawHeaders
 from dispatcher.gateway.relay.observer import Silent, StreamObserver
 from dispatcher.gateway.relay.outcome import RelayOutcome
 from dispatcher.gateway.relay.pump import StreamPump
+from dispatcher.gateway.relay.timeline import Timeline
 from dispatcher.gateway.relay.watch import ClientWatch
 from dispatcher.gateway.upstream import EngineResponse
 
@@ -26,6 +27,7 @@ async def relay_stream(
     observer: StreamObserver | None = None,
     started: bool = False,
     stall_timeout_s: float | None = None,
+    timeline: Timeline | None = None,
 ) -> RelayOutcome:
     """Relay an event stream until it ends, fails, or the client hangs up.
 
@@ -51,6 +53,7 @@ async def relay_stream(
         observer: hears of the first token and of progress.
         started: `http.response.start` has been sent already.
         stall_timeout_s: longest silence between events after the first; None for no limit.
+        timeline: hears of every token.
 
     Raises:
         Exception: whatever `send` raises but for `OSError`, which means a client that has gone.
@@ -65,6 +68,7 @@ async def relay_stream(
         observer=observer or Silent(),
         started=started,
         stall_timeout_s=stall_timeout_s,
+        timeline=timeline,
     )
     watch.add(pump.client_gone)
     try:
