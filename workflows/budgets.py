@@ -1,5 +1,9 @@
 """Budgets: how much of a workflow's remaining time a stage gets (HexGen-Flow, Eq. 5 as settled).
 
+What follows a stage is what its client declared; else, where graphs are the structure, what
+followed in the finished workflow most like this one, whose stage's share of the remaining time is
+then the share (Tempo, section 4.1); else what the application's template expects.
+
 `t_SLO = (T_SLO - elapsed) * stage work / remaining work`, where the work of a stage is that of
 its longest member (critical path; the paper adds parallel calls as if they ran one by one) and
 what remains is the stage and the expectation of what follows. All calls of a visit to a stage
@@ -14,10 +18,13 @@ largest `max_tokens` of the visit, and never below what a member has already put
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dispatcher.core.ports import WorkSeconds
 from dispatcher.core.workflow_types import StageBudget, StagePlan
 from workflows.bounds import MAX_S, MAX_WORK_S, cut
 from workflows.model import Visit, Workflow, new_budget
+from workflows.structure import GraphStructure, mean_over, share_over
 from workflows.templates import ApplicationTemplate, Templates
 
 
@@ -42,17 +49,40 @@ def _bounded(work_s: WorkSeconds) -> WorkSeconds:
     return bounded_s
 
 
-class Budgets:
-    """Grants budgets and predicts what remains, from declared plans and learned templates."""
+class _Answer(NamedTuple):
+    """What budgets are made of."""
 
-    def __init__(self, templates: Templates, prior_output_tokens: float) -> None:
+    stage_s: float
+    """Work of the visit itself."""
+    tail_s: float
+    """Work of what follows it."""
+    share: float | None
+    """The visit's part of the remaining time; `None`: as its work is to all of it."""
+
+
+class Budgets:
+    """Grants budgets and predicts what remains, from declared plans and what was learned.
+
+    Args:
+        templates: Means over finished workflows.
+        prior_output_tokens: Of a stage of which nothing is known.
+        graphs: Finished workflows to match with; `None`: templates alone.
+    """
+
+    def __init__(
+        self,
+        templates: Templates,
+        prior_output_tokens: float,
+        graphs: GraphStructure | None = None,
+    ) -> None:
         self._templates = templates
         self._prior_output_tokens = prior_output_tokens
+        self._graphs = graphs
         #: what was worked out last, and of what: siblings ask one after another
         self._visit: Visit | None = None
         self._work: WorkSeconds | None = None
         self._asked: tuple[object, ...] = ()
-        self._answer = (0.0, 0.0)
+        self._answer = _Answer(0.0, 0.0, None)
 
     def grant(
         self, workflow: Workflow, visit: Visit, work_s: WorkSeconds, now_s: float
@@ -61,15 +91,24 @@ class Budgets:
         if visit.budget_version != workflow.version:
             visit.budget_version = workflow.version
             visit.granted_s = now_s
-        asked = (workflow.version, visit.prompt_tokens, self._output_tokens(workflow, visit), now_s)
+        output_tokens = self._output_tokens(workflow, visit)
+        asked = (workflow.version, visit.members, visit.prompt_tokens, output_tokens, now_s)
         if self._visit is not visit or self._work is not work_s or self._asked != asked:
-            stage_s, tail_s = self._work_s(workflow, visit, _bounded(work_s))
-            self._answer = cut(stage_s, 0.0, MAX_WORK_S), cut(tail_s, 0.0, MAX_WORK_S)
+            answer = self._work_s(workflow, visit, _bounded(work_s))
+            self._answer = _Answer(
+                cut(answer.stage_s, 0.0, MAX_WORK_S),
+                cut(answer.tail_s, 0.0, MAX_WORK_S),
+                answer.share,
+            )
             self._visit, self._work, self._asked = visit, work_s, asked
-        stage_work_s, tail_s = self._answer
+        stage_work_s, tail_s, share = self._answer
         remaining_s = stage_work_s + tail_s
         elapsed_s = visit.granted_s - workflow.started_s
-        budget_s = share_s(workflow.slo_s, elapsed_s, stage_work_s, remaining_s)
+        if share is None:
+            budget_s = share_s(workflow.slo_s, elapsed_s, stage_work_s, remaining_s)
+        else:
+            budget_s = share_s(workflow.slo_s, elapsed_s, share, 1.0)
+        visit.time_share = share
         return new_budget(workflow, visit, stage_work_s, remaining_s, budget_s)
 
     def remaining_work_s(self, workflow: Workflow, work_s: WorkSeconds) -> float:
@@ -79,9 +118,12 @@ class Budgets:
     def _remaining_work_s(self, workflow: Workflow, work_s: WorkSeconds) -> float:
         running = [s.open for s in workflow.stages.values() if s.open is not None and s.open.live]
         if running:
-            return max(sum(self._work_s(workflow, visit, work_s)) for visit in running)
+            answers = (self._work_s(workflow, visit, work_s) for visit in running)
+            return max(answer.stage_s + answer.tail_s for answer in answers)
         if workflow.plan is not None:
             return self._plan_work_s(workflow, None, None, work_s)
+        if self._graphs is not None and (matches := self._graphs.next(workflow)):
+            return mean_over(matches, lambda m: m.present_s(work_s) + m.tail_s(work_s))
         template = self._templates.get(workflow.application)
         if template is None:
             return 0.0
@@ -91,17 +133,20 @@ class Budgets:
         last = max(workflow.visits, key=lambda visit: visit.level)
         return template.tail_work_s(last.stage.name, last.number, last.level, work_s)
 
-    def _work_s(self, workflow: Workflow, visit: Visit, work_s: WorkSeconds) -> tuple[float, float]:
-        """Of the visit itself, and of what follows it."""
+    def _work_s(self, workflow: Workflow, visit: Visit, work_s: WorkSeconds) -> _Answer:
         output_tokens = self._output_tokens(workflow, visit)
         stage_s = work_s(visit.prompt_tokens, output_tokens)
         if workflow.plan is not None:
-            return stage_s, self._plan_work_s(workflow, visit, output_tokens, work_s)
+            return _Answer(stage_s, self._plan_work_s(workflow, visit, output_tokens, work_s), None)
+        if self._graphs is not None and (matches := self._graphs.at(workflow, visit)):
+            tail_s = mean_over(matches, lambda match: match.tail_s(work_s))
+            return _Answer(stage_s, tail_s, share_over(matches, work_s))
         template = self._templates.get(workflow.application)
         if template is None:
-            return stage_s, 0.0
+            return _Answer(stage_s, 0.0, None)
         name = visit.stage.name
-        return stage_s, template.tail_work_s(name, visit.number, visit.level, work_s)
+        tail_s = template.tail_work_s(name, visit.number, visit.level, work_s)
+        return _Answer(stage_s, tail_s, None)
 
     def _plan_work_s(
         self,

@@ -65,7 +65,28 @@ def _visit(
         "budget_s": visit.budget_s,
         "predicted_s": visit.predicted_s,
         "actual_s": (now_s if ended_s is None else ended_s) - visit.started_s,
+        "gap_s": visit.gap_s,
+        "tool": visit.tool,
+        "match": _match(visit),
         "calls": calls,
+    }
+
+
+def _match(visit: Visit) -> dict[str, object] | None:
+    """The finished workflow that its budget was taken from; `None`: it was not."""
+    if visit.time_share is None or not visit.matches:
+        return None
+    best = visit.matches[0]
+    return {
+        "similarity": best.similarity,
+        "of": best.candidates,
+        "averaged": len(visit.matches),
+        "time_share": visit.time_share,
+        "stage": best.graph.stages[best.position],
+        "remaining": [
+            {"stage": stage, "prompt_tokens": prompt, "output_tokens": output}
+            for stage, prompt, output in best.remaining
+        ],
     }
 
 

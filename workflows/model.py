@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dispatcher.core.types import CallId, InstanceId, Outcome, WorkflowId
 from dispatcher.core.workflow_types import StageBudget
+from workflows.graph_match import Match
 from workflows.plan import Plan
 
 
@@ -53,6 +55,12 @@ class Visit:
     """Of the longest member."""
     output_tokens: int = 0
     """Of the longest member that has ended."""
+    asked_tokens: int = 0
+    """Prompts of all members together, as estimated on arrival."""
+    total_input_tokens: int = 0
+    """Prompts of all members that succeeded together, as measured."""
+    total_output_tokens: int = 0
+    """Of all members that succeeded together."""
     max_tokens: int | None = 0
     """Most that a member may put out; `None`: one of them has no limit."""
     exact_output_tokens: int = 0
@@ -64,6 +72,16 @@ class Visit:
     """A tool or a join that the client ran and reported."""
     budget_version: int = -1
     granted_s: float = 0.0
+    matches: Sequence[Match] = ()
+    """Finished workflows that its latest budget is taken from, most alike first."""
+    matched_for: tuple[object, ...] = ()
+    """What they were looked up for."""
+    time_share: float | None = None
+    """Its part of the remaining time, as of its latest budget."""
+    gap_s: float | None = None
+    """Silence before its first call, where none ran then."""
+    tool: str | None = None
+    """What the client says filled it."""
     predicted_s: float | None = None
     """Stage work when its first budget was granted."""
     budget_s: float | None = None
@@ -84,6 +102,8 @@ class Call:
     final: bool
     dedupe_key: str | None
     arrived_s: float
+    asked_tokens: int = 0
+    """Its prompt as estimated on arrival."""
     superseded: bool = False
     """The same call was sent again: this one no longer counts."""
     attempts: int = 0
@@ -151,7 +171,8 @@ class Workflow:
         return self.final_outcome or self.last_outcome or Outcome.CANCELLED
 
     def remember(self, call: Call) -> None:
-        """Keep a call for `explain`; the oldest is forgotten beyond the bound."""
+        """Count a call and keep it for `explain`; the oldest is forgotten beyond the bound."""
+        self.calls_total += 1
         if len(self.calls) == self.calls.maxlen:
             oldest = self.calls[0]
             if oldest.dedupe_key is not None and self.by_key.get(oldest.dedupe_key) is oldest:

@@ -5,6 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+
+from workflows.graph_history import GraphBounds
+
+
+class Structure(StrEnum):
+    """What says which stages are left, where no client has declared them."""
+
+    TEMPLATES = "templates"
+    """Means per stage over finished workflows (`templates`)."""
+    GRAPHS = "graphs"
+    """The finished workflow most like this one (`graph_match`), else templates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +58,10 @@ class TrackerSettings:
     """Of a stage of which nothing is known."""
     max_tools: int = 1_000
     """Tools whose gaps are counted; the one seen least recently goes first."""
+    structure: Structure = Structure.TEMPLATES
+    graph_matches: int = 1
+    """Most alike graphs over which a prediction is averaged; the paper's is 1."""
+    graphs: GraphBounds = field(default_factory=GraphBounds)
 
     def for_application(self, application: str) -> WorkflowDefaults:
         """Its own defaults, or those of everybody."""

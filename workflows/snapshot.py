@@ -7,56 +7,49 @@ from collections.abc import Iterable, Mapping
 from dispatcher.core.types import Outcome, WorkflowId
 from workflows.beginning import new_workflow
 from workflows.bounds import MAX_S, stored
+from workflows.learned import LearnedStructure
 from workflows.model import Workflow
 from workflows.settings import TrackerSettings
-from workflows.templates import Templates
-from workflows.tools import ToolGaps
 
 _VERSION = 1
 _MAX_AGE_S = 1e12
 
 
 def take(
-    workflows: Iterable[Workflow], templates: Templates, tools: ToolGaps, now_s: float
+    workflows: Iterable[Workflow], learned: LearnedStructure, now_s: float
 ) -> dict[str, object]:
-    """Templates, tool gaps, and of each live workflow its identity, deadline and depth."""
+    """What was learned, and of each live workflow its identity, deadline and depth."""
     return {
         "version": _VERSION,
-        "templates": templates.dump(),
-        "tools": tools.dump(),
+        **learned.dump(),
         "live": [snapshot_workflow(workflow, now_s) for workflow in workflows],
     }
 
 
 def take_over(
     snapshot: Mapping[str, object],
-    templates: Templates,
-    tools: ToolGaps,
+    learned: LearnedStructure,
     settings: TrackerSettings,
-    *,
     now_s: float,
     down_s: float,
 ) -> list[Workflow]:
-    """Load templates and tool gaps from what `take` gave; its live workflows again.
+    """Load what was learned from what `take` gave; its live workflows again.
 
     Raises:
         KeyError, ValueError: The snapshot does not have the shape that `take` gives; nothing has
             changed then.
     """
-    version, learned = snapshot["version"], snapshot["templates"]
-    gaps, live = snapshot["tools"], snapshot["live"]
-    if version != _VERSION or not isinstance(learned, dict) or not isinstance(gaps, dict):
+    version, live = snapshot["version"], snapshot["live"]
+    if version != _VERSION:
         raise ValueError(f"snapshot: expected version {_VERSION}, not {version!r}")
     if not isinstance(live, list):
         raise ValueError("live: expected a list")
     try:
         latest = live[-settings.max_live :]
         workflows = [restore_workflow(entry, now_s, down_s, settings) for entry in latest]
-        ToolGaps(settings.max_tools).load(gaps)
-        templates.load(learned)
     except TypeError as error:
         raise ValueError(f"snapshot: not as expected ({error})") from error
-    tools.load(gaps)
+    learned.load(snapshot)
     return workflows
 
 

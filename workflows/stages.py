@@ -26,11 +26,34 @@ def resent(workflow: Workflow, spec: CallSpec) -> Call | None:
     return earlier if same_stage else None
 
 
+def tool_ran(workflow: Workflow, now_s: float) -> float | None:
+    """Seconds since its last call ended, now that the next one comes; `None`: none has."""
+    if workflow.last_ended_s is None:
+        return None
+    gap_s = now_s - workflow.last_ended_s
+    workflow.tool_gap_s += gap_s
+    return gap_s
+
+
+def enter(
+    workflow: Workflow, spec: CallSpec, earlier: Call | None, now_s: float, max_stages: int
+) -> Visit:
+    """Put a call into its visit, in place of an earlier one where it is that one sent again."""
+    if earlier is not None:
+        visit = supersede(earlier)
+    else:
+        visit = visit_for(workflow, spec, now_s, max_stages)
+    join(visit, spec)
+    close_abandoned(workflow, now_s)
+    return visit
+
+
 def supersede(earlier: Call) -> Visit:
     """Take a call out of its stage's tally, so that the one sent again can take its place."""
     visit = earlier.visit
     earlier.superseded = True
     visit.members -= 1
+    visit.asked_tokens -= earlier.asked_tokens
     if earlier.ended_s is None:
         visit.live -= 1
     else:
@@ -73,7 +96,9 @@ def join(visit: Visit, spec: CallSpec) -> None:
     visit.live += 1
     width = min(spec.stage_width or 0, bounds.MAX_WIDTH)
     visit.declared_width = max(visit.declared_width, width)
-    visit.prompt_tokens = max(visit.prompt_tokens, bounds.tokens(spec.prompt_tokens))
+    prompt_tokens = bounds.tokens(spec.prompt_tokens)
+    visit.prompt_tokens = max(visit.prompt_tokens, prompt_tokens)
+    visit.asked_tokens += prompt_tokens
     limit = None if spec.max_tokens is None else bounds.tokens(spec.max_tokens)
     if limit is None or visit.max_tokens is None:
         visit.max_tokens = None
@@ -97,6 +122,8 @@ def leave(workflow: Workflow, call: Call, result: CallResult, now_s: float) -> b
         visit.succeeded += 1
         visit.prompt_tokens = max(visit.prompt_tokens, bounds.tokens(result.prompt_tokens))
         visit.output_tokens = max(visit.output_tokens, bounds.tokens(result.output_tokens))
+        visit.total_input_tokens += call.prompt_tokens
+        visit.total_output_tokens += bounds.tokens(result.output_tokens)
     # A sibling that the client dropped after another had answered (a hedge) is no failure.
     if result.outcome is not Outcome.CANCELLED or not visit.succeeded:
         workflow.last_outcome = result.outcome

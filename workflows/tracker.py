@@ -24,14 +24,14 @@ from workflows.archive import Archive
 from workflows.beginning import new_workflow
 from workflows.bounds import MAX_S, MAX_WORK_S, cut, tokens
 from workflows.budgets import Budgets
-from workflows.ending import close_books, closing_of, lessons
+from workflows.ending import close_books, closing_of
 from workflows.explain import explain, line
 from workflows.idle import IdleQueue
+from workflows.learned import LearnedStructure
 from workflows.model import Call, State, Workflow
 from workflows.plan import Plan, check_slo_s
 from workflows.settings import TrackerSettings
 from workflows.templates import Templates
-from workflows.tools import ToolGaps
 
 _NOTHING = TrackerUpdate()
 
@@ -55,9 +55,11 @@ class Tracker:
         self, settings: TrackerSettings | None = None, templates: Templates | None = None
     ) -> None:
         self.settings = settings or TrackerSettings()
-        self.templates = templates or Templates(max_stages=self.settings.max_stages)
-        self.tools = ToolGaps(self.settings.max_tools)
-        self._budgets = Budgets(self.templates, self.settings.prior_output_tokens)
+        learned = self._learned = LearnedStructure(self.settings, templates)
+        self.templates, self.graphs, self.tools = learned.templates, learned.graphs, learned.tools
+        self._budgets = Budgets(
+            learned.templates, self.settings.prior_output_tokens, learned.graph_structure()
+        )
         self._live: dict[WorkflowId, Workflow] = {}  # oldest first
         self._calls: dict[CallId, tuple[Call, Workflow]] = {}
         #: live workflows without live calls
@@ -88,25 +90,21 @@ class Tracker:
         if (slo_s := spec.slo.end_to_end_s) is not None and slo_s > 0:
             workflow.slo_s = min(slo_s, MAX_S)
         earlier = stages.resent(workflow, spec)
+        gap_s = None
         if not workflow.live:
             self._idle.discard(workflow.workflow_id, workflow.idle_s)
             # Between a call and the same call sent again no tool ran.
-            if workflow.last_ended_s is not None and earlier is None:
-                gap_s = now_s - workflow.last_ended_s
-                workflow.tool_gap_s += gap_s
-                if workflow.calls or not workflow.restored:  # no tool ran while we were down
-                    self.tools.learn(spec.tool, gap_s)
-        if earlier is not None:
-            visit = stages.supersede(earlier)
-        else:
-            visit = stages.visit_for(workflow, spec, now_s, self.settings.max_stages)
-        stages.join(visit, spec)
-        stages.close_abandoned(workflow, now_s)
+            gap_s = stages.tool_ran(workflow, now_s) if earlier is None else None
+            # Nor while we were down.
+            if gap_s is not None and (workflow.calls or not workflow.restored):
+                self.tools.learn(spec.tool, gap_s)
+        visit = stages.enter(workflow, spec, earlier, now_s, self.settings.max_stages)
+        if gap_s is not None:
+            visit.gap_s, visit.tool = gap_s, spec.tool
         rebudget = tuple(workflow.live) if before != (workflow.slo_s, workflow.version) else ()
         prompt = tokens(spec.prompt_tokens)
-        call = Call(spec.call_id, visit, prompt, spec.final, spec.dedupe_key, arrived_s=now_s)
+        call = Call(spec.call_id, visit, prompt, spec.final, spec.dedupe_key, now_s, prompt)
         workflow.remember(call)
-        workflow.calls_total += 1
         workflow.live[spec.call_id] = call
         self._calls[spec.call_id] = (call, workflow)
         return Placement(
@@ -295,7 +293,11 @@ class Tracker:
 
     def workflows(self) -> Sequence[Mapping[str, object]]:
         """Live workflows, oldest first, JSON-ready, one line each."""
-        return [line(workflow, self._now_s) for workflow in self._live.values()]
+        return [line(each, self._now_s) for each in self._live.values()]
+
+    def stats(self) -> Mapping[str, object]:
+        """What structure and tool gaps are predicted from, JSON-ready."""
+        return self._learned.stats()
 
     @property
     def live(self) -> int:
@@ -312,10 +314,10 @@ class Tracker:
     def snapshot(self, now_s: float) -> dict[str, object]:
         """What a restart must not lose, as plain JSON values; times relative to now.
 
-        Templates, tool gaps, and of each live workflow its identity, deadline and depth. Live
-        calls are not in it: their connections end with the process.
+        What was learned, and of each live workflow its identity, deadline and depth, not its
+        live calls: their connections end with the process.
         """
-        return snapshots.take(self._live.values(), self.templates, self.tools, now_s)
+        return snapshots.take(self._live.values(), self._learned, now_s)
 
     def restore(self, snapshot: Mapping[str, object], now_s: float, down_s: float = 0.0) -> None:
         """Take over a snapshot; for a tracker that has seen nothing yet.
@@ -329,13 +331,10 @@ class Tracker:
             KeyError, ValueError: The snapshot does not have the shape that `snapshot` gives;
                 nothing has changed then.
         """
-        workflows = snapshots.take_over(
-            snapshot, self.templates, self.tools, self.settings, now_s=now_s, down_s=down_s
-        )
-        self._now_s = now_s
-        for workflow in workflows:
+        for workflow in snapshots.take_over(snapshot, self._learned, self.settings, now_s, down_s):
             self._live[workflow.workflow_id] = workflow
             self._idle.add(workflow.workflow_id, workflow.idle_s, now_s)
+        self._now_s = now_s
 
     # --- inside ---
 
@@ -362,7 +361,7 @@ class Tracker:
         del self._live[workflow.workflow_id]
         self._idle.discard(workflow.workflow_id, workflow.idle_s)
         record = close_books(workflow, state)
-        self.templates.learn(workflow.application, lessons(workflow))
+        self._learned.learn(workflow)
         self._archive.keep(workflow, self._now_s)
         return record
 

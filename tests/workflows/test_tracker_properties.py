@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -13,7 +14,8 @@ from workflow_world import work_s
 from dispatcher.core.ports import TrackerUpdate
 from dispatcher.core.types import CallId, CallSpec, InstanceId, Outcome, Slo, WorkflowId
 from dispatcher.core.workflow_types import CallResult, StagePlan, WorkflowDeclaration
-from workflows.settings import TrackerSettings, WorkflowDefaults
+from workflows.graph_history import GraphBounds
+from workflows.settings import Structure, TrackerSettings, WorkflowDefaults
 from workflows.tracker import Tracker
 
 SETTINGS = TrackerSettings(
@@ -40,9 +42,11 @@ OUTCOMES = st.sampled_from([o for o in Outcome if o is not Outcome.PREEMPTED])
 
 
 class TrackerMachine(RuleBasedStateMachine):
+    tracker_settings = SETTINGS
+
     @initialize()
     def begin(self) -> None:
-        self.tracker = Tracker(SETTINGS)
+        self.tracker = Tracker(self.tracker_settings)
         self.now_s = 0.0
         self.calls = 0
         self.live: dict[CallId, WorkflowId] = {}
@@ -153,7 +157,7 @@ class TrackerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "tracker"):
             return
-        restored = Tracker(SETTINGS)
+        restored = Tracker(self.tracker_settings)
         restored.restore(json.loads(json.dumps(self.tracker.snapshot(self.now_s))), self.now_s)
         for call_id in list(self.live):
             del self.live[call_id]
@@ -168,11 +172,22 @@ class TrackerMachine(RuleBasedStateMachine):
             assert tracker.next_expiry_s() is None
 
 
+class GraphTrackerMachine(TrackerMachine):
+    tracker_settings = replace(
+        SETTINGS,
+        structure=Structure.GRAPHS,
+        graph_matches=2,
+        graphs=GraphBounds(per_application=7, applications=2, super_nodes=20),
+    )
+
+
 # Not shrunk: that takes minutes here, and the history that failed is printed whole anyway.
-TrackerMachine.TestCase.settings = settings(
+_SETTINGS = settings(
     max_examples=60,
     stateful_step_count=40,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
+TrackerMachine.TestCase.settings = GraphTrackerMachine.TestCase.settings = _SETTINGS
 test_random_histories = TrackerMachine.TestCase
+test_random_histories_with_graphs = GraphTrackerMachine.TestCase

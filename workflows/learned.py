@@ -1,0 +1,97 @@
+"""What finished workflows and tools have taught, whatever uses it: a switch begins warm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workflows.ending import lessons
+from workflows.graph_history import GraphHistory, NewIndex
+from workflows.model import Workflow
+from workflows.settings import Structure, TrackerSettings
+from workflows.structure import GraphStructure
+from workflows.super_nodes import graph_of
+from workflows.templates import Templates
+from workflows.tools import ToolGaps
+
+
+class LearnedStructure:
+    """Templates, graphs and tool gaps; all of them learn, whichever is asked.
+
+    Args:
+        settings: Bounds, and which structure is asked.
+        templates: To learn on with; `None`: anew.
+    """
+
+    def __init__(self, settings: TrackerSettings, templates: Templates | None = None) -> None:
+        self._settings = settings
+        self.templates = templates or Templates(max_stages=settings.max_stages)
+        self.graphs = GraphHistory(settings.graphs, _index(settings.structure))
+        self.tools = ToolGaps(settings.max_tools)
+
+    def graph_structure(self) -> GraphStructure | None:
+        """Where graphs are asked, what finds them."""
+        if self._settings.structure is not Structure.GRAPHS:
+            return None
+        return GraphStructure(self.graphs, self._settings.graph_matches)
+
+    def learn(self, workflow: Workflow) -> None:
+        """Take one that has ended; it teaches where it went well and was seen whole."""
+        visits = lessons(workflow)
+        self.templates.learn(workflow.application, visits)
+        graph = graph_of(workflow) if visits else None
+        if graph is not None:
+            self.graphs.learn(workflow.application, graph)
+
+    def stats(self) -> dict[str, object]:
+        """What is asked and how much is known; JSON-ready."""
+        return {
+            "structure": self._settings.structure.value,
+            "graphs": self.graphs.stats(),
+            "tools": self.tools.stats(),
+        }
+
+    def dump(self) -> dict[str, object]:
+        """What was learned, as plain JSON values."""
+        return {
+            "templates": self.templates.dump(),
+            "graphs": self.graphs.dump(),
+            "tools": self.tools.dump(),
+            "tool_windows": self.tools.dump_windows(),
+        }
+
+    def load(self, state: Mapping[str, object]) -> None:
+        """Replace what was learned by what `dump` gave, now or before there were graphs.
+
+        Raises:
+            KeyError, ValueError: The state does not have the shape that `dump` gives; nothing has
+                changed then.
+        """
+        templates, tools = _objects(state["templates"], state["tools"])
+        graphs, windows = _objects(state.get("graphs", {}), state.get("tool_windows", {}))
+        fresh = GraphHistory(self._settings.graphs, _index(self._settings.structure))
+        try:
+            fresh.load(graphs)
+            ToolGaps(self._settings.max_tools).load(tools, windows)
+            self.templates.load(templates)
+        except TypeError as error:
+            raise ValueError(f"snapshot: not as expected ({error})") from error
+        self.tools.load(tools, windows)
+        self.graphs.adopt(fresh)
+
+
+def _objects(*states: object) -> list[dict[str, object]]:
+    objects = []
+    for state in states:
+        if not isinstance(state, dict):
+            raise ValueError("snapshot: expected objects of what was learned")
+        objects.append(state)
+    return objects
+
+
+def _index(structure: Structure) -> NewIndex | None:
+    """Arrays are loaded only where graphs are asked: most gateways go without."""
+    if structure is not Structure.GRAPHS:
+        return None
+    from workflows.graph_index import GraphIndex  # noqa: PLC0415
+
+    return GraphIndex
