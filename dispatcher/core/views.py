@@ -136,6 +136,12 @@ class FleetView(Protocol):
     def compute_s(self, call: CallView, instance: InstanceView) -> float:
         """t_comp: prefill and decode of the call there at its present load (Eq. 2)."""
 
+    def prefill_s(self, call: CallView, instance: InstanceView) -> float:
+        """t_pre of one prompt of the call there, what it has generated and caches included."""
+
+    def tpot_s(self, instance: InstanceView) -> float:
+        """Time per output token at the load the instance is about to have; above 0."""
+
     def mean_compute_s(self, call: CallView) -> float:
         """t_comp averaged over the instances that fit the call (Eq. 6)."""
 

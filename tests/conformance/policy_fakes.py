@@ -141,6 +141,17 @@ class FakeFleet:
             + DECODE_S_PER_TOKEN * call.length.expected_tokens
         )
 
+    def prefill_s(self, call: CallView, instance: InstanceView) -> float:
+        """Of its prompt and what it has generated."""
+        assert isinstance(instance, FakeInstance)
+        tokens = call.spec.prompt_tokens + call.generated_tokens / call.spec.seats
+        return instance.slowness * PREFILL_S_PER_TOKEN * tokens
+
+    def tpot_s(self, instance: InstanceView) -> float:
+        """The same at every load."""
+        assert isinstance(instance, FakeInstance)
+        return instance.slowness * DECODE_S_PER_TOKEN
+
     def mean_compute_s(self, call: CallView) -> float:
         """Over all instances."""
         times_s = [self.compute_s(call, instance) for instance in self.instances.values()]
@@ -184,6 +195,14 @@ class CountingFleet(FakeFleet):
         mean_s = super().mean_compute_s(call)
         self._inside = False
         return mean_s
+
+    def prefill_s(self, call: CallView, instance: InstanceView) -> float:
+        self.asked += 1
+        return super().prefill_s(call, instance)
+
+    def tpot_s(self, instance: InstanceView) -> float:
+        self.asked += 1
+        return super().tpot_s(instance)
 
     def backlog_s(self, instance: InstanceView) -> float:
         self.asked += 1
