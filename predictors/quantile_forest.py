@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from quantile_forest import RandomForestQuantileRegressor
+from sklearn.ensemble import RandomForestRegressor
 
 from dispatcher.core.types import LengthEstimate
 from predictors._length_cells import UNKNOWN, Floats, LengthCells, Whole, encode_apart
+from predictors._stacked_trees import StackedTrees
 from predictors.coverage import Quantiles, at_levels, conformal_level, mean_of, place_of
 from predictors.length_features import CODES, MAX_TOKENS, MIN_TOKENS, WIDTH
 
@@ -50,8 +51,8 @@ class ForestSettings:
     trees: int = 60
     leaf: int = 20
     """Least lengths in a leaf; at least 1."""
-    leaf_sample: int = 32
-    """Most lengths of a leaf that are kept, drawn at random; bounds memory and time."""
+    leaf_points: int = 32
+    """Quantiles of a leaf's lengths that are kept; bounds memory and time."""
     features_share: float = 0.4
     """Of the features, looked at for each split; in (0, 1]."""
     most_rows: int = 16_000
@@ -72,9 +73,13 @@ class TrainedForest:
     """A forest with its calibration: pure, picklable, swapped whole."""
 
     def __init__(
-        self, forest: Any, cells: LengthCells, settings: ForestSettings, counts: dict[str, int]
+        self,
+        trees: StackedTrees,
+        cells: LengthCells,
+        settings: ForestSettings,
+        counts: dict[str, int],
     ) -> None:
-        self._forest = forest
+        self._trees = trees
         self._cells = cells
         self._settings = settings
         #: rows learned from, held out, and groups of each
@@ -120,7 +125,7 @@ class TrainedForest:
     def _laws(self, matrix: Floats) -> list[Quantiles]:
         """What the forest says by itself."""
         inputs = _inputs(self._cells.encode(_codes(matrix)), matrix)
-        found = np.exp(self._forest.predict(inputs, quantiles=list(_LEVELS)))
+        found = np.exp(self._trees.quantiles(inputs, np.array(_LEVELS)))
         return [tuple(zip(_LEVELS, values, strict=True)) for values in found.tolist()]
 
     def _calibrate(self, matrix: Floats, lengths: Floats) -> None:
@@ -181,14 +186,14 @@ def train(
     if apart.all() or not apart.any():
         raise ValueError("expected rows to learn from and rows to calibrate with")
 
-    forest, cells = _grow(matrix[~apart], np.log(tokens[~apart]), numbers[~apart], settings, rng)
+    trees, cells = _grow(matrix[~apart], np.log(tokens[~apart]), numbers[~apart], settings, rng)
     counts = {
         "rows": int((~apart).sum()),
         "groups": len(set(numbers[~apart].tolist())),
         "rows_held_out": int(apart.sum()),
         "groups_held_out": len(set(numbers[apart].tolist())),
     }
-    trained = TrainedForest(forest, cells, settings, counts)
+    trained = TrainedForest(trees, cells, settings, counts)
     some = np.flatnonzero(apart)[_spread(matrix[apart], _MOST_CALIBRATED, rng)]
     trained._calibrate(matrix[some], tokens[some])
     return trained
@@ -196,7 +201,7 @@ def train(
 
 def _grow(
     matrix: Floats, logs: Floats, groups: Whole, settings: ForestSettings, rng: random.Random
-) -> tuple[Any, LengthCells]:
+) -> tuple[StackedTrees, LengthCells]:
     wanted = _spread(matrix, settings.most_rows, rng)
     codes = _codes(matrix)
     cells, encoded = encode_apart(codes, logs, groups, wanted, settings.trust_cell)
@@ -209,17 +214,16 @@ def _grow(
     inputs = np.concatenate(
         (_inputs(encoded, matrix[wanted]), _inputs(cells.encode(masked), matrix[wanted[again]]))
     )
-    forest = RandomForestQuantileRegressor(
+    targets = np.concatenate((logs[wanted], logs[wanted[again]]))
+    forest = RandomForestRegressor(
         n_estimators=settings.trees,
         min_samples_leaf=settings.leaf,
-        max_samples_leaf=settings.leaf_sample,
         max_features=settings.features_share,
         n_jobs=settings.jobs,
         random_state=rng.getrandbits(31),
     )
-    forest.fit(inputs, np.concatenate((logs[wanted], logs[wanted[again]])))
-    forest.n_jobs = 1  # a batch is over before a second thread has begun
-    return forest, cells
+    forest.fit(inputs, targets)
+    return StackedTrees(forest, inputs, targets, settings.leaf_points), cells
 
 
 def _inputs(encoded: Floats, matrix: Floats) -> Floats:

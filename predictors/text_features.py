@@ -15,33 +15,31 @@ import re
 from math import log1p
 from zlib import crc32
 
-HEAD_CHARS, TAIL_CHARS = 1024, 3072
+HEAD_CHARS, TAIL_CHARS = 512, 2048
 """Read of a longer text, from its beginning and its end."""
 
-_MOST_WORDS = 400
-"""Different words that are hashed, from the end of the text."""
+_ENDS = 400
+"""Characters at either end that may say how much is wanted."""
 _BUCKETS = 16
 
 _ASKED = re.compile(
     r"(\d{1,5})[ -]?(?:word|sentence|paragraph|page|line|item|example|question|idea|point|step"
     r"|slide|bullet|character|token|reason|tip|way)"
 )
-_NUMBERS = re.compile(r"\d+")
-_WORDS = re.compile(r"[^\W\d_]{2,}")
-_WANTED = {
-    "enumerate": ("list ", "ideas", "examples", "suggest", "table", "steps"),
-    "explain": ("explain", "describe", "why ", "how ", "detail"),
-    "compose": ("write", "create", "generate", "draft", "story", "essay"),
-    "brief": ("only", "brief", "short", "concise", "yes or no", "one word", "just "),
-    "code": ("function", "code", "script", "implement", "python", "sql", "class "),
-}
-
 _COUNTED = ("?", "```", "{", "\\", "$", "=", "(", ",", ".", "%", "\n ", '"')
-_LOW_COUNTED = ("for ", "if ", "return", "while ", "each", "total", "find ", "answer")
+_COUNTED_WORDS = ("for ", "if ", "return", "each", "total", "find ")
+_WANTED = (
+    ("list ", "ideas", "examples"),
+    ("explain", "describe", "why "),
+    ("write", "create", "story"),
+    ("only", "brief", "short"),
+    ("function", "code", "implement"),
+)
+"""To enumerate, to explain, to compose, to be brief, to program."""
 
 TEXT_FEATURES = tuple(
     f"text_{number:02d}"
-    for number in range(8 + len(_COUNTED) + len(_LOW_COUNTED) + len(_WANTED) + _BUCKETS)
+    for number in range(7 + len(_COUNTED) + len(_COUNTED_WORDS) + len(_WANTED) + _BUCKETS)
 )
 """Names of what `text_features` gives, always all of them."""
 
@@ -65,31 +63,30 @@ def text_features(text: str) -> dict[str, float]:
         text = f"{text[:HEAD_CHARS]}\n{text[-TAIL_CHARS:]}"
     low = text.lower()
     size = len(text) + 1
-    words = _WORDS.findall(low)
-    numbers = _NUMBERS.findall(text)
-    asked = _ASKED.findall(low)
     lines = text.count("\n") + 1
+    digits = sum(map(text.count, "0123456789"))
+    ends = low if size <= 2 * _ENDS else f"{low[:_ENDS]} {low[-_ENDS:]}"
+    asked = _ASKED.findall(ends)
     values = [
         log1p(total),
-        log1p(len(words)),
+        log1p(len(text.split())),
         log1p(lines),
         log1p(size / lines),
-        sum(map(len, numbers)) / size,
-        log1p(len(numbers)),
+        digits / size,
         log1p(int(asked[-1])) if asked else 0.0,
         float(text.rstrip().endswith("?")),
     ]
     values += [log1p(text.count(sign)) for sign in _COUNTED]
-    values += [log1p(low.count(sign)) for sign in _LOW_COUNTED]
-    values += [log1p(sum(map(low.count, signs))) for signs in _WANTED.values()]
-    values += _hashed(words)
+    values += [log1p(low.count(word)) for word in _COUNTED_WORDS]
+    values += [log1p(sum(map(low.count, words))) for words in _WANTED]
+    values += _hashed(ends.split())
     return dict(zip(TEXT_FEATURES, values, strict=True))
 
 
 def _hashed(words: list[str]) -> list[float]:
     """How many different words are in each bucket, half of them counted down."""
     buckets = [0.0] * _BUCKETS
-    for word in set(words[-_MOST_WORDS:]):
+    for word in set(words):
         code = crc32(word.encode("utf-8", "replace"))
         buckets[code % _BUCKETS] += 1.0 if code & 0x10000 else -1.0
     return buckets
