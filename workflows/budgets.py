@@ -67,6 +67,7 @@ class Budgets:
         templates: Means over finished workflows.
         prior_output_tokens: Of a stage of which nothing is known.
         graphs: Finished workflows to match with; `None`: templates alone.
+        foresee: False: nothing follows a stage but what was declared.
     """
 
     def __init__(
@@ -74,10 +75,13 @@ class Budgets:
         templates: Templates,
         prior_output_tokens: float,
         graphs: GraphStructure | None = None,
+        *,
+        foresee: bool = True,
     ) -> None:
         self._templates = templates
         self._prior_output_tokens = prior_output_tokens
         self._graphs = graphs
+        self._foresee = foresee
         #: what was worked out last, and of what: siblings ask one after another
         self._visit: Visit | None = None
         self._work: WorkSeconds | None = None
@@ -125,7 +129,7 @@ class Budgets:
         if self._graphs is not None and (matches := self._graphs.next(workflow)):
             return mean_over(matches, lambda m: m.present_s(work_s) + m.tail_s(work_s))
         template = self._templates.get(workflow.application)
-        if template is None:
+        if template is None or not self._foresee:
             return 0.0
         if not workflow.visits:
             levels = template.whole.levels.value - workflow.deepest_level - 1
@@ -142,7 +146,7 @@ class Budgets:
             tail_s = mean_over(matches, lambda match: match.tail_s(work_s))
             return _Answer(stage_s, tail_s, share_over(matches, work_s))
         template = self._templates.get(workflow.application)
-        if template is None:
+        if template is None or not self._foresee:
             return _Answer(stage_s, 0.0, None)
         name = visit.stage.name
         tail_s = template.tail_work_s(name, visit.number, visit.level, work_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workflows.budgets import Budgets
 from workflows.ending import lessons
 from workflows.graph_history import GraphHistory, NewIndex
 from workflows.model import Workflow
@@ -28,11 +29,17 @@ class LearnedStructure:
         self.graphs = GraphHistory(settings.graphs, _index(settings.structure))
         self.tools = ToolGaps(settings.max_tools)
 
-    def graph_structure(self) -> GraphStructure | None:
-        """Where graphs are asked, what finds them."""
-        if self._settings.structure is not Structure.GRAPHS:
-            return None
-        return GraphStructure(self.graphs, self._settings.graph_matches)
+    def budgets(self) -> Budgets:
+        """Budgets by the structure that is asked."""
+        settings, graphs = self._settings, None
+        if settings.structure is Structure.GRAPHS:
+            graphs = GraphStructure(self.graphs, settings.graph_matches)
+        return Budgets(
+            self.templates,
+            settings.prior_output_tokens,
+            graphs,
+            foresee=settings.structure is not Structure.NONE,
+        )
 
     def learn(self, workflow: Workflow) -> None:
         """Take one that has ended; it teaches where it went well and was seen whole."""

@@ -17,6 +17,8 @@ class Structure(StrEnum):
     """Means per stage over finished workflows (`templates`)."""
     GRAPHS = "graphs"
     """The finished workflow most like this one (`graph_match`), else templates."""
+    NONE = "none"
+    """Nothing: no stage is taken to be left. To see what the others are good for."""
 
 
 @dataclass(frozen=True, slots=True)

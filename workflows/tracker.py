@@ -23,7 +23,6 @@ from workflows import stages
 from workflows.archive import Archive
 from workflows.beginning import new_workflow
 from workflows.bounds import MAX_S, MAX_WORK_S, cut, tokens
-from workflows.budgets import Budgets
 from workflows.ending import close_books, closing_of
 from workflows.explain import explain, line
 from workflows.idle import IdleQueue
@@ -57,9 +56,7 @@ class Tracker:
         self.settings = settings or TrackerSettings()
         learned = self._learned = LearnedStructure(self.settings, templates)
         self.templates, self.graphs, self.tools = learned.templates, learned.graphs, learned.tools
-        self._budgets = Budgets(
-            learned.templates, self.settings.prior_output_tokens, learned.graph_structure()
-        )
+        self._budgets = learned.budgets()
         self._live: dict[WorkflowId, Workflow] = {}  # oldest first
         self._calls: dict[CallId, tuple[Call, Workflow]] = {}
         #: live workflows without live calls

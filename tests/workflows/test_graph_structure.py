@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from workflow_world import World
+from workflow_world import World, work_s
 
 from dispatcher.core.types import Outcome, WorkflowId
 from dispatcher.core.workflow_types import StagePlan, WorkflowDeclaration
@@ -53,6 +53,23 @@ def test_templates_do_not_tell_them_apart() -> None:
     world = after_draft(taught(TrackerSettings()), output=11)
     after_draft(world, output=900, workflow="x")
     assert world.budget("w-2").remaining_work_s == world.budget("x-2").remaining_work_s
+
+
+def test_without_structure_a_stage_has_all_of_the_remaining_time() -> None:
+    world = after_draft(taught(TrackerSettings(structure=Structure.NONE)), output=11)
+    budget = world.budget("w-2")
+    assert budget.stage_budget_s == pytest.approx(SLO_S - 1)
+    assert budget.remaining_work_s == budget.stage_work_s > 0
+    world.end("w-2")
+    assert world.tracker.remaining_work_s(WorkflowId("w"), work_s) == 0
+
+
+def test_between_two_stages_what_is_to_come_is_left() -> None:
+    world = taught()
+    world.arrive("a", stage="draft")
+    assert world.tracker.remaining_work_s(WorkflowId("w"), work_s) > 39
+    world.end("a", output=10)
+    assert world.tracker.remaining_work_s(WorkflowId("w"), work_s) == pytest.approx(39)
 
 
 def test_the_first_stage_goes_by_what_it_reads() -> None:
