@@ -291,19 +291,27 @@ class Lsdf:
         fleet: FleetView,
         now_s: float,
     ) -> _Shared:
-        live = islice(fleet.live_calls(call.spec.workflow_id), SIBLINGS)
-        members = [one for one in live if stage_of(one) == stage]
-        if all(one.spec.call_id != call.spec.call_id for one in members):
+        name = call.placement.stage
+        members = [
+            one
+            for one in islice(fleet.live_calls(call.spec.workflow_id), SIBLINGS)
+            if one.placement.stage == name and one.spec.call_class is CallClass.COLLECTIVE
+        ]
+        if call not in members:
             members.append(call)  # one of very many, or unknown to the fleet
+        # several siblings are asked about at every tick: kept flat
+        here = times(call, instance, fleet)
         remaining_s: dict[CallId, float] = {}
         worth = 0.0
         for one in members:
-            spec = one.spec
-            prefill_s, tpot_s = times(one, instance, fleet)
-            started = one.generated_tokens > 0 and one is not call
-            remaining_s[spec.call_id] = (0.0 if started else prefill_s) + tpot_s * self._left(one)
-            output_tokens = self.output_tokens(one) * spec.seats
-            worth += self.weights.of(spec.prompt_tokens * spec.prompts, output_tokens)
+            spec, done = one.spec, one.generated_tokens
+            output_tokens = self.output_tokens(one)
+            worth += self.weights.of(spec.prompt_tokens * spec.prompts, output_tokens * spec.seats)
+            begin_s = here.prefill_s
+            if one is not call:
+                begin_s = 0.0 if done else times(one, instance, fleet).prefill_s
+            left = output_tokens - done / spec.seats
+            remaining_s[spec.call_id] = begin_s + here.tpot_s * (left if left > 1.0 else 1.0)
         longest_s = max(remaining_s.values())
         started_s = call.placement.workflow_started_s
         part = Part(worth, self._due_s(call) - started_s, now_s - started_s + longest_s)
@@ -318,8 +326,12 @@ class Lsdf:
     def output_tokens(self, call: CallView) -> float:
         """L_hat, per sequence; at least 1."""
         length, quantile = call.length, self.quantile
-        tokens = length.expected_tokens if quantile is None else length.quantile_tokens(quantile)
-        return max(1.0, tokens)
+        if quantile is None:
+            return max(1.0, length.expected_tokens)
+        for known, tokens in length.quantiles:
+            if known == quantile:
+                return max(1.0, tokens)
+        return max(1.0, length.quantile_tokens(quantile))
 
     def _left(self, call: CallView) -> float:
         """max(1, L_hat - g), per sequence."""

@@ -30,7 +30,7 @@ from dispatcher.core.views import CallView, FleetView, InstanceView
 from policies.attained_service import AttainedService
 from policies.rescored_queue import RescoredQueue
 
-_KEY_COST = 2
+_KEY_COST = 4
 
 
 class Plas:

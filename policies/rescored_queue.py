@@ -18,13 +18,18 @@ Entry = tuple[Key, int, CallId]
 """Key, arrival sequence, call id."""
 
 
+_SPREAD = 0.618
+"""Multiples of it, less their whole parts, lie apart from each other."""
+
+
 class RescoredQueue:
     """Calls by key, smallest first, ties by arrival; the same for every kind of seat.
 
     Args:
         key: Where a call stands now.
         cost: How many cheap keys one key is worth: a tick's limit is divided by it, so that a
-            costly key does not make a tick long.
+            costly key does not make a tick long. Where less than one is left of it, a call is
+            re-keyed every few ticks, and not at every queue in the same one.
 
     Example:
         >>> from types import SimpleNamespace as Fake
@@ -50,6 +55,8 @@ class RescoredQueue:
         #: what this round has not come to yet
         self._stale: deque[CallId] = deque()
         self._round_s: float | None = None
+        #: part of a key that earlier ticks have left over
+        self._credit = 0.0
 
     def push(self, call: CallView, now_s: float) -> None:
         """Add a call; it must not be here yet."""
@@ -57,6 +64,8 @@ class RescoredQueue:
         if call_id in self._live:
             raise KeyError(f"call {call_id} is queued here already")
         entry = (self._key(call, now_s), call.sequence, call_id)
+        if not self._live:
+            self._credit = call.sequence * _SPREAD % 1.0
         self._live[call_id] = (entry, call)
         insort(self._sorted, entry)
 
@@ -90,7 +99,10 @@ class RescoredQueue:
                 return False
             self._stale.extend(self._live)
             self._round_s = now_s
-        for _ in range(min(max(1, limit // self._cost), len(self._stale))):
+        self._credit += limit / self._cost
+        keys = min(int(self._credit), len(self._stale))
+        self._credit %= 1.0
+        for _ in range(keys):
             call_id = self._stale.popleft()
             if call_id in self._live:
                 self.rekey(call_id, now_s)

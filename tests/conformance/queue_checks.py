@@ -146,7 +146,7 @@ def rescoring_catches_up(make: MakePolicy) -> None:
         pieces = 0
         while queue.rescore(LATER_S, 7):
             pieces += 1
-            ensure(pieces <= 2 * _MANY, "rescoring never ends")
+            ensure(pieces <= 10 * _MANY, "rescoring never ends")
     _ensure_fresh(make, fleet, queues, calls, LATER_S, "after rescoring")
 
 

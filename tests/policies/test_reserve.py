@@ -1,0 +1,196 @@
+"""The reserve: who sits there, and that nobody waits for ever."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from core_world import World
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from policy_fakes import fake_call, fake_instance
+
+from dispatcher import catalog
+from dispatcher.core import events as ev
+from dispatcher.core.coordinator import Limits
+from dispatcher.core.ports import Admit, Defer
+from dispatcher.core.types import PLAIN_SEAT, CallClass, Outcome, Slo
+from dispatcher.registry import PolicyServices
+from policies.reserve import RESERVE_SEAT, ReserveAdmission
+
+
+def tempo_world(seats, params=None, engines=1):
+    services = PolicyServices(random.Random(0))
+    policy = catalog.build_policy("tempo", params or {}, services)
+    limits = Limits(max_calls=100_000, max_wait_s=1e6)
+    world = World(policy, limits=limits, observers=catalog.observers(services))
+    for number in range(engines):
+        world.up(f"i{number}", seats=seats)
+    return world
+
+
+def seats_of(world):
+    return {a.call.call_id: a.seat for a in world.coordinator.attempts.values()}
+
+
+# --- seats ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seats", "share", "reserved"),
+    [(1, 0.1, 1), (2, 0.1, 1), (10, 0.1, 1), (11, 0.1, 2), (64, 0.1, 7), (8, 0.5, 4), (8, 0.0, 0)],
+)
+def test_a_tenth_of_the_seats_at_least_one_is_reserved(seats, share, reserved):
+    assert ReserveAdmission(share).reserved(seats) == reserved
+
+
+def test_plain_seats_are_filled_before_those_of_the_reserve():
+    admission, instance = ReserveAdmission(), fake_instance("i", seats=3)
+    given_out = []
+    for number in range(3):
+        kinds = admission.open_seats(instance, 0.0)
+        given_out.append(tuple(kinds))
+        instance.start(fake_call(f"c{number}"), kinds[0])
+    assert given_out == [(PLAIN_SEAT, RESERVE_SEAT), (PLAIN_SEAT, RESERVE_SEAT), (RESERVE_SEAT,)]
+    assert admission.open_seats(instance, 0.0) == ()
+
+
+def test_without_a_reserve_all_seats_are_plain():
+    instance = fake_instance("i", seats=1)
+    assert ReserveAdmission(0.0).open_seats(instance, 0.0) == (PLAIN_SEAT,)
+
+
+def test_a_call_of_several_sequences_may_overdraw_and_its_kind_closes_first():
+    admission, instance = ReserveAdmission(), fake_instance("i", seats=4)
+    instance.start(fake_call("a"), PLAIN_SEAT)
+    instance.start(fake_call("b"), PLAIN_SEAT)
+    wide = fake_call("wide", seats=2)
+    assert admission.admit(wide, PLAIN_SEAT, instance, 0.0) == Admit(PLAIN_SEAT)
+    instance.start(wide, PLAIN_SEAT)
+    del instance.in_flight[1]
+    assert admission.open_seats(instance, 0.0) == (RESERVE_SEAT,)
+    assert admission.admit(fake_call("wider", seats=2), RESERVE_SEAT, instance, 0.0) == Defer()
+
+
+def test_of_a_single_seat_one_dispatch_in_ten_is_the_reserves():
+    admission = ReserveAdmission()
+    kinds = []
+    for number in range(40):
+        instance = fake_instance("i", seats=1)
+        (kind,) = admission.open_seats(instance, 0.0)
+        assert admission.admit(fake_call(f"c{number}"), kind, instance, 0.0) == Admit(kind)
+        kinds.append(kind)
+    assert [number for number, kind in enumerate(kinds) if kind == RESERVE_SEAT] == [9, 19, 29, 39]
+
+
+# --- who sits there -------------------------------------------------------------------------------
+
+
+def best_effort(world, name, **spec):
+    return world.arrive(name, call_class=CallClass.BEST_EFFORT, **spec)
+
+
+def urgent(world, name, **spec):
+    spec.setdefault("prompt_tokens", 3_000)
+    return world.arrive(name, call_class=CallClass.THROUGHPUT, **spec)
+
+
+def test_best_effort_goes_first_on_the_reserve_and_last_elsewhere():
+    world = tempo_world(seats=2)
+    urgent(world, "running")
+    urgent(world, "backfill")
+    assert seats_of(world) == {"running": PLAIN_SEAT, "backfill": RESERVE_SEAT}
+    best_effort(world, "patient")
+    best_effort(world, "patient too")
+    urgent(world, "dense")
+    assert world.sent(world.end("running")) == [("dense", "i0")]
+    assert world.sent(world.end("backfill")) == [("patient", "i0")]
+    assert world.sent(world.end("patient")) == [("patient too", "i0")]
+
+
+def test_who_has_waited_long_goes_on_the_reserve_whatever_its_class():
+    world = tempo_world(seats=2)
+    urgent(world, "running")
+    urgent(world, "backfill")
+    urgent(world, "thin", prompt_tokens=1)
+    best_effort(world, "patient")
+    world.now_s += 31.0
+    urgent(world, "dense")
+    assert world.sent(world.end("backfill")) == [("thin", "i0")]
+    assert world.sent(world.end("thin")) == [("patient", "i0")]
+    assert world.sent(world.end("running")) == [("dense", "i0")]
+
+
+def test_an_idle_fleet_serves_best_effort_on_every_seat():
+    world = tempo_world(seats=4)
+    for number in range(6):
+        best_effort(world, f"b{number}")
+    assert world.in_flight() == ["b0", "b1", "b2", "b3"]
+
+
+def test_seats_gather_for_a_wide_call_that_has_waited_long():
+    world = tempo_world(seats=3)
+    for number in range(3):
+        urgent(world, f"running{number}")
+    urgent(world, "wide", seats=3, prompt_tokens=1)
+    urgent(world, "dense")
+    # not yet overdue: it is not the densest, and others pass
+    assert world.sent(world.end("running0")) == [("dense", "i0")]
+    world.now_s += 31.0
+    urgent(world, "denser", prompt_tokens=3_500)
+    assert world.sent(world.end("running1")) == []
+    assert world.sent(world.end("running2")) == []
+    assert world.sent(world.end("dense")) == [("wide", "i0")]
+
+
+# --- nobody waits for ever ------------------------------------------------------------------------
+
+VARIANTS = [
+    {},
+    {"reading": "slack"},
+    {"reading": "printed"},
+    {"routing": "least-backlog-late"},
+    {"fairness": 0.5},
+    {"window": 2},
+]
+
+
+@pytest.mark.parametrize("params", VARIANTS, ids=str)
+@settings(max_examples=8, deadline=None, database=None)
+@given(seats=st.sampled_from([1, 2, 4]), engines=st.sampled_from([1, 2]), seed=st.integers(0, 99))
+def test_under_permanent_overload_every_call_ends(params, seats, engines, seed):
+    rng = random.Random(seed)
+    world = tempo_world(seats, params, engines)
+    early = []
+    for number in range(12):
+        name = f"early{number}"
+        call_class = rng.choice([CallClass.BEST_EFFORT, CallClass.THROUGHPUT, CallClass.COLLECTIVE])
+        wide = rng.choice([1, 1, 1, seats, seats + 1])
+        early.append(name)
+        world.arrive(name, call_class=call_class, prompt_tokens=1, seats=wide)
+    for step in range(420):
+        # one for one, twenty ahead: the queue never empties, and all of it is denser than `early`
+        for twin in range(20 if step == 0 else 1):
+            slo = Slo(end_to_end_s=rng.uniform(1.0, 1e4), ttft_s=1e3, tpot_s=1.0)
+            world.arrive(
+                f"late{step}-{twin}",
+                call_class=rng.choice([CallClass.LATENCY, CallClass.THROUGHPUT]),
+                slo=slo,
+                prompt_tokens=rng.randint(2_000, 4_000),
+            )
+        world.end(rng.choice(world.in_flight()), after_s=1.0)
+        world.post(ev.Tick())
+        if all(name in world.ended for name in early):
+            break
+    assert {world.ended.get(name) for name in early} == {Outcome.OK}, (seed, step)
+
+
+def test_without_a_reserve_best_effort_does_starve():
+    world = tempo_world(2, {"reserve": 0.0})
+    urgent(world, "a")
+    urgent(world, "b")
+    best_effort(world, "starved")
+    for step in range(100):
+        urgent(world, f"late{step}")
+        world.end(world.in_flight()[0], after_s=1.0)
+    assert "starved" not in world.ended
