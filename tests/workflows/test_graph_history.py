@@ -121,6 +121,14 @@ def test_ten_thousand_workflows_of_fifty_applications_stay_within_bounds() -> No
     assert stats["graphs"] == len(kept) == len(history)
 
 
+def test_super_nodes_are_counted_as_graphs_are_replaced() -> None:
+    history = GraphHistory(GraphBounds(per_application=3))
+    for length in (7, 1, 5, 2, 9, 1):
+        history.learn("app", chain(*[1.0] * length))
+    assert lengths(history) == [2, 9, 1]
+    assert history.stats()["super_nodes"] == 12
+
+
 @pytest.mark.parametrize("new_index", INDEXES)
 def test_dump_and_load_give_the_same_answers(new_index: NewIndex | None) -> None:
     history, again = filled(new_index), GraphHistory(new_index=new_index)

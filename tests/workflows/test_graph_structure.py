@@ -104,6 +104,37 @@ def test_aggregates_count_all_siblings_and_siblings_share_what_they_say() -> Non
         assert budgets[0].stage_budget_s == pytest.approx(SLO_S / (1 + tail_s))
 
 
+def test_a_sibling_that_has_ended_is_still_of_the_present_stage() -> None:
+    world = taught()
+    world.arrive("a", stage="draft")
+    world.arrive("b", stage="draft")
+    world.end("a", output=10)
+    world.budget("b")
+    assert world.explain()["stages"][0]["match"]["stage"] == "draft"
+
+
+def test_a_stage_of_which_all_failed_is_still_to_be_done() -> None:
+    world = taught()
+    world.arrive("a", stage="draft")
+    world.end("a", outcome=Outcome.ENGINE_ERROR)
+    world.arrive("b", stage="draft")
+    world.budget("b")
+    assert world.explain()["stages"][-1]["match"]["stage"] == "draft"
+
+
+def test_a_member_that_comes_changes_what_the_stage_reads() -> None:
+    world = World(GRAPHS)
+    for name, prompt, after in (("a", 100, 10), ("b", 5000, 500)):
+        world.arrive(f"{name}1", name, prompt_tokens=prompt)
+        world.end(f"{name}1")
+        world.arrive(f"{name}2", name, final=True)
+        world.end(f"{name}2", output=after)
+    for member, tail_s in enumerate([1, 1, 50, 50, 50]):
+        world.arrive(f"w{member}", stage="draft", prompt_tokens=300)
+        budget = world.budget(f"w{member}")
+        assert budget.remaining_work_s - budget.stage_work_s == pytest.approx(tail_s)
+
+
 def test_announced_members_count_before_they_come() -> None:
     world = World(GRAPHS)
     for name, width, after in (("a", 8, 10), ("b", 1, 500)):
