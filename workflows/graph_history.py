@@ -26,7 +26,7 @@ class GraphBounds:
     """Graphs; the one that was learned or matched least recently goes first."""
     applications: int = 500
     """The one that learned least recently goes first."""
-    super_nodes: int = 100_000
+    super_nodes: int = 50_000
     """Of all graphs together; applications go as above until it holds, but never the last."""
 
 
@@ -233,12 +233,13 @@ class GraphHistory:
 
 
 def _dump_graph(graph: Graph) -> list[object]:
+    # Not copied: there may be thousands, and who asks has other things to do meanwhile.
     return [
-        list(graph.stages),
-        list(graph.input_tokens),
-        list(graph.output_tokens),
-        list(graph.prompt_tokens),
-        list(graph.longest_output_tokens),
+        graph.stages,
+        graph.input_tokens,
+        graph.output_tokens,
+        graph.prompt_tokens,
+        graph.longest_output_tokens,
     ]
 
 
@@ -259,11 +260,11 @@ def _load_graph(state: object) -> Graph:
     if not isinstance(state, list) or len(state) != 5:
         raise ValueError("graph: expected five columns")
     names, *columns = state
-    if not isinstance(names, list) or not 0 < len(names) <= MAX_NODES:
+    if not isinstance(names, list | tuple) or not 0 < len(names) <= MAX_NODES:
         raise ValueError(f"graph: expected 1 to {MAX_NODES} stages")
     numbers = []
     for column in columns:
-        if not isinstance(column, list) or len(column) != len(names):
+        if not isinstance(column, list | tuple) or len(column) != len(names):
             raise ValueError("graph: expected columns of one length")
         most = float(MAX_TOKENS) * MAX_WIDTH
         numbers.append(tuple(stored(value, "graph", 0.0, most) for value in column))
