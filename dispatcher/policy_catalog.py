@@ -24,7 +24,7 @@ from policies.least_dense_preemption import LeastDensePreemption
 from policies.lsdf import Lsdf
 from policies.plas import Plas
 from policies.qlm import Qlm
-from policies.reserve import ReserveAdmission
+from policies.reserve import ReserveAdmission, ReserveTurns
 from policies.round_robin import RoundRobin
 from policies.seats import SeatAdmission
 from policies.sjf import ShortestFirst
@@ -147,7 +147,7 @@ def _tempo(params: TempoParams, services: PolicyServices) -> Policy:
         "tempo",
         RoundRobin() if params.routing == "round-robin" else LeastBacklog(late_binding=late),
         ordering,
-        ReserveAdmission(params.reserve),
+        ReserveAdmission(services.observer(ReserveTurns), params.reserve),
         params.model_dump(),
         preemption=stopping if params.preemption else None,
         tick_s=params.tick_s,
@@ -159,7 +159,7 @@ def _qlm(params: QlmParams, services: PolicyServices) -> Policy:
     return Policy("qlm", _routing(params), ordering, SeatAdmission(), params.model_dump())
 
 
-OBSERVERS: tuple[type[Observer], ...] = (TokenCounters, AttainedService)
+OBSERVERS: tuple[type[Observer], ...] = (TokenCounters, AttainedService, ReserveTurns)
 """State that policies read, kept warm whatever policy is active."""
 
 POLICIES: Registry[Policy] = Registry(

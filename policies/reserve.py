@@ -13,7 +13,7 @@ Settled:
    is none, the densest goes (`policies.density_queue`). Whoever goes there holds a reserved seat
    until it ends, so that a reserve full of backfill is back after at most one call.
 3. Of an instance with a single seat one dispatch in ten is the reserve's: kept for good, the seat
-   would never serve by density; never kept, density would starve the rest.
+   would never serve by density; never kept, density would starve the rest. `ReserveTurns` counts.
 4. A call of several sequences may take seats of both kinds. While it runs, the kind that it has
    overdrawn is closed first. One that has waited more than 30 s and is the oldest of its kind is
    offered for every seat, so that seats gather for it and nobody passes.
@@ -27,37 +27,67 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dispatcher.core.events import Dispatched, Event
 from dispatcher.core.ports import Admit, Defer
 from dispatcher.core.types import PLAIN_SEAT, InstanceId, SeatTag
-from dispatcher.core.views import CallView, InstanceView
+from dispatcher.core.views import CallView, FleetView, InstanceView
 
 RESERVE_SEAT = SeatTag("reserve")
 
-_MEMORY = 1_024
-"""Single-seat instances whose dispatches are counted."""
+
+class ReserveTurns:
+    """Dispatches of single-seat instances since the reserve had one: an `Observer`; O(1).
+
+    Example:
+        >>> from types import SimpleNamespace as Fake
+        >>> engine = Fake(seats=1, in_flight={1: Fake(seat="")})
+        >>> turns = ReserveTurns()
+        >>> turns.observe(Dispatched(Fake(), 1, "i"), Fake(instances={"i": engine}), 0.0)
+        >>> turns.of("i")
+        1
+    """
+
+    def __init__(self) -> None:
+        self._turns: dict[InstanceId, int] = {}
+
+    def of(self, instance_id: InstanceId) -> int:
+        """Dispatches there since the last to the reserve."""
+        return self._turns.get(instance_id, 0)
+
+    def observe(self, event: Event | Dispatched, fleet: FleetView, now_s: float) -> None:
+        """Count what goes out."""
+        if not isinstance(event, Dispatched):
+            return
+        instance = fleet.instances[event.instance_id]
+        if instance.seats > 1:
+            return
+        reserved = instance.in_flight[event.attempt_id].seat == RESERVE_SEAT
+        self._turns[event.instance_id] = 0 if reserved else self.of(event.instance_id) + 1
+        if len(self._turns) > len(fleet.instances):
+            self._turns = {i: n for i, n in self._turns.items() if i in fleet.instances}
 
 
 class ReserveAdmission:
     """Plain seats, then reserved ones; O(calls in flight there) where a seat is free.
 
     Args:
+        turns: Whose turn a single seat is; must observe the coordinator.
         share: Part of the seats that is reserved, in [0, 1); 0: none, calls may starve.
 
     Example:
         >>> from types import SimpleNamespace as Fake
         >>> out = {1: Fake(seat="", call=Fake(spec=Fake(seats=3)))}
         >>> spec = Fake(instance_id="i")
-        >>> admission = ReserveAdmission()
+        >>> admission = ReserveAdmission(ReserveTurns())
         >>> admission.open_seats(Fake(spec=spec, seats=4, seats_in_use=3, in_flight=out), 0.0)
         ('reserve',)
         >>> admission.open_seats(Fake(spec=spec, seats=8, seats_in_use=3, in_flight=out), 0.0)
         ('', 'reserve')
     """
 
-    def __init__(self, share: float = 0.1) -> None:
+    def __init__(self, turns: ReserveTurns, share: float = 0.1) -> None:
+        self.turns = turns
         self.share = share
-        #: single-seat instance -> dispatches since the reserve's last
-        self._since_reserve: dict[InstanceId, int] = {}
 
     def reserved(self, seats: int) -> int:
         """R: seats of the reserve among so many, 0 to `seats`."""
@@ -72,8 +102,8 @@ class ReserveAdmission:
         if not reserved:
             return (PLAIN_SEAT,)
         if seats == 1:
-            turns = self._since_reserve.get(instance.spec.instance_id, 0)
-            return (RESERVE_SEAT,) if (turns + 1) * self.share >= 1.0 else (PLAIN_SEAT,)
+            turn = 1 + self.turns.of(instance.spec.instance_id)
+            return (RESERVE_SEAT,) if turn * self.share >= 1.0 else (PLAIN_SEAT,)
         used = sum(
             attempt.call.spec.seats
             for attempt in instance.in_flight.values()
@@ -92,12 +122,4 @@ class ReserveAdmission:
         in_use = instance.seats_in_use
         if in_use and in_use + call.spec.seats > instance.seats:
             return Defer()
-        if instance.seats == 1:
-            self._count(instance.spec.instance_id, seat)
         return Admit(seat)
-
-    def _count(self, instance_id: InstanceId, seat: SeatTag) -> None:
-        turns = self._since_reserve.pop(instance_id, 0)
-        if len(self._since_reserve) >= _MEMORY:
-            del self._since_reserve[next(iter(self._since_reserve))]
-        self._since_reserve[instance_id] = 0 if seat == RESERVE_SEAT else turns + 1

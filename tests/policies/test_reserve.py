@@ -8,7 +8,7 @@ import pytest
 from core_world import World
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policy_fakes import fake_call, fake_instance
+from policy_fakes import fake_call, fake_fleet, fake_instance
 
 from dispatcher import catalog
 from dispatcher.core import events as ev
@@ -16,7 +16,7 @@ from dispatcher.core.coordinator import Limits
 from dispatcher.core.ports import Admit, Defer
 from dispatcher.core.types import PLAIN_SEAT, CallClass, Outcome, Slo
 from dispatcher.registry import PolicyServices
-from policies.reserve import RESERVE_SEAT, ReserveAdmission
+from policies.reserve import RESERVE_SEAT, ReserveAdmission, ReserveTurns
 
 
 def tempo_world(seats, params=None, engines=1):
@@ -41,11 +41,11 @@ def seats_of(world):
     [(1, 0.1, 1), (2, 0.1, 1), (10, 0.1, 1), (11, 0.1, 2), (64, 0.1, 7), (8, 0.5, 4), (8, 0.0, 0)],
 )
 def test_a_tenth_of_the_seats_at_least_one_is_reserved(seats, share, reserved):
-    assert ReserveAdmission(share).reserved(seats) == reserved
+    assert ReserveAdmission(ReserveTurns(), share).reserved(seats) == reserved
 
 
 def test_plain_seats_are_filled_before_those_of_the_reserve():
-    admission, instance = ReserveAdmission(), fake_instance("i", seats=3)
+    admission, instance = ReserveAdmission(ReserveTurns()), fake_instance("i", seats=3)
     given_out = []
     for number in range(3):
         kinds = admission.open_seats(instance, 0.0)
@@ -57,11 +57,11 @@ def test_plain_seats_are_filled_before_those_of_the_reserve():
 
 def test_without_a_reserve_all_seats_are_plain():
     instance = fake_instance("i", seats=1)
-    assert ReserveAdmission(0.0).open_seats(instance, 0.0) == (PLAIN_SEAT,)
+    assert ReserveAdmission(ReserveTurns(), 0.0).open_seats(instance, 0.0) == (PLAIN_SEAT,)
 
 
 def test_a_call_of_several_sequences_may_overdraw_and_its_kind_closes_first():
-    admission, instance = ReserveAdmission(), fake_instance("i", seats=4)
+    admission, instance = ReserveAdmission(ReserveTurns()), fake_instance("i", seats=4)
     instance.start(fake_call("a"), PLAIN_SEAT)
     instance.start(fake_call("b"), PLAIN_SEAT)
     wide = fake_call("wide", seats=2)
@@ -73,14 +73,24 @@ def test_a_call_of_several_sequences_may_overdraw_and_its_kind_closes_first():
 
 
 def test_of_a_single_seat_one_dispatch_in_ten_is_the_reserves():
-    admission = ReserveAdmission()
+    world = tempo_world(seats=1)
     kinds = []
     for number in range(40):
-        instance = fake_instance("i", seats=1)
-        (kind,) = admission.open_seats(instance, 0.0)
-        assert admission.admit(fake_call(f"c{number}"), kind, instance, 0.0) == Admit(kind)
-        kinds.append(kind)
+        urgent(world, f"c{number}")
+        kinds.append(seats_of(world)[f"c{number}"])
+        world.end(f"c{number}")
     assert [number for number, kind in enumerate(kinds) if kind == RESERVE_SEAT] == [9, 19, 29, 39]
+
+
+def test_turns_are_forgotten_with_their_instance():
+    turns = ReserveTurns()
+    for number in range(50):
+        engine = fake_instance(f"i{number}", seats=1)
+        attempt = engine.start(fake_call("c"))
+        event = ev.Dispatched(attempt.call, attempt.attempt_id, engine.spec.instance_id)
+        turns.observe(event, fake_fleet(engine), 0.0)
+    known = [turns.of(f"i{number}") for number in range(50)]
+    assert known == [0] * 49 + [1]
 
 
 # --- who sits there -------------------------------------------------------------------------------
@@ -178,8 +188,8 @@ def test_under_permanent_overload_every_call_ends(params, seats, engines, seed):
                 slo=slo,
                 prompt_tokens=rng.randint(2_000, 4_000),
             )
-        world.end(rng.choice(world.in_flight()), after_s=1.0)
-        world.post(ev.Tick())
+        world.post(ev.Tick(), after_s=1.0)
+        world.end(rng.choice(world.in_flight()))
         if all(name in world.ended for name in early):
             break
     assert {world.ended.get(name) for name in early} == {Outcome.OK}, (seed, step)
