@@ -23,7 +23,7 @@ KEPT = 20_000
 """Programs remembered."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class Program:
     """What one program has had."""
 

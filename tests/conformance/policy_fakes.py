@@ -133,6 +133,11 @@ class FakeFleet:
     instances: dict[InstanceId, InstanceView] = field(default_factory=dict)
     calls: dict[CallId, CallView] = field(default_factory=dict)
 
+    def fits(self, call: CallView, instance: InstanceView) -> bool:
+        """By model and task."""
+        spec, own = call.spec, instance.spec
+        return spec.model in own.models and spec.task in own.tasks
+
     def compute_s(self, call: CallView, instance: InstanceView) -> float:
         """Eq. 2 with two constants."""
         assert isinstance(instance, FakeInstance)
