@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_CHUNK = 512
+_CHUNK = 128
 """Rows that go through at a time: what they pass through stays in the processor's cache."""
 
 

@@ -40,6 +40,9 @@ _NUMBERS = (
     "call_class",
 )
 _CLASSES = {call_class: float(number) for number, call_class in enumerate(CallClass)}
+LAST_ROLES: Mapping[str, float] = {"user": 1.0, "tool": 2.0, "assistant": 3.0, "system": 4.0}
+"""The `last_role` feature: who wrote the last message; 0 for anybody else, or nobody."""
+
 _PASSED_ON = (("messages", 0.0), ("tools", 0.0), ("last_role", 0.0))
 
 FEATURES = (*CODES, *_NUMBERS, *TEXT_FEATURES)
@@ -60,8 +63,8 @@ def length_features(spec: CallSpec) -> Row:
     """The row of a call: the same call gives the same row, in every process.
 
     Of `spec.features` it reads `temperature`, `top_p`, `min_tokens`, `structured`, `messages`,
-    `tools`, `last_role` (0 unknown, 1 user, 2 tool, 3 assistant, 4 system) and `TEXT_FEATURES`;
-    what is missing counts as 0, temperature and top_p as -1.
+    `tools`, `last_role` (`LAST_ROLES`) and `TEXT_FEATURES`; what is missing counts as 0,
+    temperature and top_p as -1.
 
     Example:
         >>> from dispatcher.core.types import CallId, WorkflowId

@@ -49,11 +49,11 @@ class ForestSettings:
     """How a forest is grown and calibrated."""
 
     trees: int = 60
-    leaf: int = 20
+    leaf: int = 10
     """Least lengths in a leaf; at least 1."""
     leaf_points: int = 32
     """Quantiles of a leaf's lengths that are kept; bounds memory and time."""
-    features_share: float = 0.4
+    features_share: float = 0.5
     """Of the features, looked at for each split; in (0, 1]."""
     most_rows: int = 16_000
     """Rows that trees are grown on; of larger applications fewer are drawn."""
@@ -61,7 +61,7 @@ class ForestSettings:
     """Share of the groups that calibrates; in (0, 1)."""
     trust_cell: float = 20.0
     """A model's or application's lengths are believed half at so many."""
-    trust_application: float = 50.0
+    trust_application: float = 10.0
     """Calibration of an application by itself is believed half at so many held out."""
     unknown_share: float = 0.1
     """Rows that are shown once more as if their application or model had never been seen."""

@@ -1,0 +1,1 @@
+"""`headway bench predictors`: how well output lengths are foretold, and what a prediction costs."""
