@@ -136,7 +136,7 @@ def _tempo(params: TempoParams, services: PolicyServices) -> Policy:
         weights=GainWeights(output=params.output_weight),
         penalty=params.penalty,
         accrued=params.accrued,
-        overdue_s=params.overdue_s if params.reserve > 0.0 else None,
+        overdue_s=params.overdue_s,
         window=params.window,
         counters=services.observer(TokenCounters),
         fairness=params.fairness,
@@ -147,7 +147,9 @@ def _tempo(params: TempoParams, services: PolicyServices) -> Policy:
         "tempo",
         RoundRobin() if params.routing == "round-robin" else LeastBacklog(late_binding=late),
         ordering,
-        ReserveAdmission(services.observer(ReserveTurns), params.reserve),
+        ReserveAdmission(
+            services.observer(ReserveTurns), params.reserve, overdue_share=params.overdue_share
+        ),
         params.model_dump(),
         preemption=stopping if params.preemption else None,
         tick_s=params.tick_s,

@@ -122,11 +122,18 @@ class TempoParams(Params):
         0.1,
         ge=0.0,
         lt=1.0,
-        description="part of an engine's seats, at least one, for best-effort calls and those "
-        "that have waited long; 0: none, calls may starve",
+        description="part of an engine's seats, at least one, that is kept for best-effort calls; "
+        "0: none",
     )
     overdue_s: float = Field(
-        30.0, ge=0.0, description="wait from which a call may go on a reserved seat"
+        30.0, ge=0.0, description="wait from which a call may have a turn of the overdue"
+    )
+    overdue_share: float = Field(
+        0.01,
+        ge=0.0,
+        lt=1.0,
+        description="part of an engine's dispatches that goes to the oldest call that is overdue; "
+        "0: none, calls may starve",
     )
     fairness: float = Field(
         0.0,

@@ -1,8 +1,9 @@
 """The queue under Tempo: calls by density, the oldest at hand for the reserve.
 
 Holds the order that `policies.lsdf` computes, re-keyed in rounds (`policies.rescored_queue`), and
-answers per kind of seat: a seat of the reserve serves the oldest of {best-effort} and {has waited
-too long}, any other the densest. Options change who is taken for the densest: the best of a window
+answers per kind of seat (`policies.reserve`): one of the reserve serves the oldest best-effort
+call, one of the overdue the oldest that has waited too long, any other (and these, where there is
+no such call) the densest. Options change who is taken for the densest: the best of a window
 of similar lengths (`policies.similar_lengths`), of a blend with fairness (`policies.fair_blend`).
 """
 
@@ -16,7 +17,7 @@ from dispatcher.core.types import CallClass, CallId, Key, SeatTag
 from dispatcher.core.views import CallView
 from policies.fair_blend import FairBlend
 from policies.rescored_queue import Entry, RescoredQueue
-from policies.reserve import RESERVE_SEAT
+from policies.reserve import OVERDUE_SEAT, RESERVE_SEAT
 from policies.similar_lengths import best_window
 
 StageId = tuple[str, str]
@@ -35,8 +36,7 @@ class DensityQueue(RescoredQueue):
     Args:
         key: Where a call stands: (band, minus its density, ...).
         stage_of: The stage whose density a call shares; `None`: it has one of its own.
-        overdue_s: A wait from which the reserve takes a call, whatever its class; `None`: there is
-            no reserve.
+        overdue_s: Wait from which a call may have a turn of the overdue.
         window: B and k of the window of similar lengths: how many calls it holds, and out of how
             many times as many it is chosen; `None`: no window.
         blend: Weighs in fairness.
@@ -50,9 +50,9 @@ class DensityQueue(RescoredQueue):
         >>> waiting = DensityQueue(lambda call, now_s: (0.0, -call.density), lambda call: None)
         >>> waiting.push(call("thin", 1, 0.0, density=1.0), 0.0)
         >>> waiting.push(call("dense", 2, 5.0, density=9.0), 5.0)
-        >>> [waiting.select(seat, 10.0).spec.call_id for seat in ("", RESERVE_SEAT)]
+        >>> [waiting.select(seat, 10.0).spec.call_id for seat in ("", OVERDUE_SEAT)]
         ['dense', 'dense']
-        >>> [waiting.select(seat, 40.0).spec.call_id for seat in ("", RESERVE_SEAT)]
+        >>> [waiting.select(seat, 40.0).spec.call_id for seat in ("", OVERDUE_SEAT)]
         ['dense', 'thin']
     """
 
@@ -61,7 +61,7 @@ class DensityQueue(RescoredQueue):
         key: Callable[[CallView, float], Key],
         stage_of: Callable[[CallView], StageId | None],
         *,
-        overdue_s: float | None = 30.0,
+        overdue_s: float = 30.0,
         window: tuple[Callable[[], int], int] | None = None,
         blend: FairBlend | None = None,
         changed: Callable[[], None] | None = None,
@@ -125,29 +125,15 @@ class DensityQueue(RescoredQueue):
         self._note(self._live[call_id][1])
 
     def select(self, seat: SeatTag, now_s: float) -> CallView | None:
-        """The oldest for a seat of the reserve where it has somebody to serve, else the densest."""
+        """The oldest that a seat of the reserve or of the overdue is for, else the densest."""
         if not self._sorted:
             return None
-        eldest = self._eldest(now_s)
-        # seats gather for a call of several that has waited long enough: nobody passes it
-        if eldest is not None and (seat == RESERVE_SEAT or self._gathers(eldest, now_s)):
-            return eldest
-        return self._live[self._densest()[2]][1]
-
-    def _eldest(self, now_s: float) -> CallView | None:
-        """The oldest call that the reserve is for."""
-        if self._overdue_s is None:
-            return None
-        oldest = self._ages[0]
-        if now_s - oldest[0] <= self._overdue_s:
-            if not self._best_effort:
-                return None
+        oldest: _Age | None = None
+        if seat == OVERDUE_SEAT and now_s - self._ages[0][0] > self._overdue_s:
+            oldest = self._ages[0]
+        elif seat == RESERVE_SEAT and self._best_effort:
             oldest = self._best_effort[0]
-        return self._live[oldest[2]][1]
-
-    def _gathers(self, call: CallView, now_s: float) -> bool:
-        overdue_s = self._overdue_s
-        return call.spec.seats > 1 and overdue_s is not None and now_s - call.arrived_s > overdue_s
+        return self._live[self._densest()[2] if oldest is None else oldest[2]][1]
 
     def _densest(self) -> Entry:
         among = None if self._window is None else self._similar(*self._window)

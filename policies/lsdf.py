@@ -94,7 +94,7 @@ class Lsdf:
         weights: Worth of a token.
         penalty: a of the degradation function.
         accrued: Count what a stream has gained already.
-        overdue_s: Wait from which the reserve takes a call; `None`: there is no reserve.
+        overdue_s: Wait from which a call may have a turn of the overdue (`policies.reserve`).
         window: k of GMAX (`policies.similar_lengths`); `None`: no window.
         counters: VTC's, for fairness.
         fairness: f of the blend (`policies.fair_blend`), 0 to 1; above 0 only with `counters`.
@@ -124,7 +124,7 @@ class Lsdf:
         weights: GainWeights = PAPER_WEIGHTS,
         penalty: float = 1.0,
         accrued: bool = False,
-        overdue_s: float | None = 30.0,
+        overdue_s: float = 30.0,
         window: int | None = None,
         counters: TokenCounters | None = None,
         fairness: float = 0.0,

@@ -8,18 +8,21 @@ Settled:
 
 1. Per instance R = max(1, ceil(0.1 seats)) seats are the reserve's, known by their tag. The other
    seats are filled first, so that the reserve is idle as long as there is room.
-2. On a seat of the reserve goes the oldest call of {best-effort} and {has waited more than 30 s},
-   whatever its class: a call of low density needs saving as much as one without an SLO. Where there
-   is none, the densest goes (`policies.density_queue`). Whoever goes there holds a reserved seat
-   until it ends, so that a reserve full of backfill is back after at most one call.
-3. Of an instance with a single seat one dispatch in ten is the reserve's: kept for good, the seat
-   would never serve by density; never kept, density would starve the rest. `ReserveTurns` counts.
-4. A call of several sequences may take seats of both kinds. While it runs, the kind that it has
-   overdrawn is closed first. One that has waited more than 30 s and is the oldest of its kind is
-   offered for every seat, so that seats gather for it and nobody passes.
+2. On a seat of the reserve goes the oldest best-effort call; where there is none, the densest of
+   the others does (`policies.density_queue`). Whoever goes there holds a reserved seat until it
+   ends, so that a reserve full of backfill is back after at most one call.
+3. Calls with an SLO may starve, too: density can stay low for ever. So one dispatch in a hundred of
+   an instance goes to the oldest call that has waited more than 30 s, whatever its class. They are
+   not put on the reserve's own seats: under overload there are ever more of them, and a tenth of
+   the engine would go to what is late already (docs/decisions).
+4. Of an instance with a single seat one dispatch in ten is the reserve's: kept for good, the seat
+   would never serve by density; never kept, best-effort calls would starve.
+5. A call of several sequences may take seats of both kinds; while it runs, the kind that it has
+   overdrawn is closed first. When it is the oldest and has its turn, no seat is open for others, so
+   that seats gather for it.
 
-So every call runs: there are finitely many calls before it in order of arrival, and the seats of
-the reserve do not serve anybody else first. (`queue.max_wait_s` may end its wait before.)
+So every call runs: when it has waited long, there are finitely many older ones, and every hundredth
+dispatch serves the oldest. (`queue.max_wait_s` may end its wait before.)
 """
 
 from __future__ import annotations
@@ -33,36 +36,42 @@ from dispatcher.core.types import PLAIN_SEAT, InstanceId, SeatTag
 from dispatcher.core.views import CallView, FleetView, InstanceView
 
 RESERVE_SEAT = SeatTag("reserve")
+OVERDUE_SEAT = SeatTag("overdue")
 
 
 class ReserveTurns:
-    """Dispatches of single-seat instances since the reserve had one: an `Observer`; O(1).
+    """Dispatches of each instance since either kind of turn was taken: an `Observer`; O(1).
 
     Example:
         >>> from types import SimpleNamespace as Fake
-        >>> engine = Fake(seats=1, in_flight={1: Fake(seat="")})
+        >>> in_flight = {1: Fake(seat=""), 2: Fake(seat=OVERDUE_SEAT)}
+        >>> fleet = Fake(instances={"i": Fake(in_flight=in_flight)})
         >>> turns = ReserveTurns()
-        >>> turns.observe(Dispatched(Fake(), 1, "i"), Fake(instances={"i": engine}), 0.0)
+        >>> turns.observe(Dispatched(Fake(), 1, "i"), fleet, 0.0)
         >>> turns.of("i")
-        1
+        (1, 1)
+        >>> turns.observe(Dispatched(Fake(), 2, "i"), fleet, 0.0)
+        >>> turns.of("i")
+        (2, 0)
     """
 
     def __init__(self) -> None:
-        self._turns: dict[InstanceId, int] = {}
+        self._turns: dict[InstanceId, tuple[int, int]] = {}
 
-    def of(self, instance_id: InstanceId) -> int:
-        """Dispatches there since the last to the reserve."""
-        return self._turns.get(instance_id, 0)
+    def of(self, instance_id: InstanceId) -> tuple[int, int]:
+        """Dispatches there since the last of the reserve, and since the last of the overdue."""
+        return self._turns.get(instance_id, (0, 0))
 
     def observe(self, event: Event | Dispatched, fleet: FleetView, now_s: float) -> None:
         """Count what goes out."""
         if not isinstance(event, Dispatched):
             return
-        instance = fleet.instances[event.instance_id]
-        if instance.seats > 1:
-            return
-        reserved = instance.in_flight[event.attempt_id].seat == RESERVE_SEAT
-        self._turns[event.instance_id] = 0 if reserved else self.of(event.instance_id) + 1
+        seat = fleet.instances[event.instance_id].in_flight[event.attempt_id].seat
+        reserve, overdue = self.of(event.instance_id)
+        self._turns[event.instance_id] = (
+            0 if seat == RESERVE_SEAT else reserve + 1,
+            0 if seat == OVERDUE_SEAT else overdue + 1,
+        )
         if len(self._turns) > len(fleet.instances):
             self._turns = {i: n for i, n in self._turns.items() if i in fleet.instances}
 
@@ -71,8 +80,10 @@ class ReserveAdmission:
     """Plain seats, then reserved ones; O(calls in flight there) where a seat is free.
 
     Args:
-        turns: Whose turn a single seat is; must observe the coordinator.
-        share: Part of the seats that is reserved, in [0, 1); 0: none, calls may starve.
+        turns: Whose turn it is; must observe the coordinator.
+        share: Part of the seats that is reserved, in [0, 1); 0: none.
+        overdue_share: Part of the dispatches that are for who has waited too long, in [0, 1); 0:
+            none. With both at 0 calls may starve.
 
     Example:
         >>> from types import SimpleNamespace as Fake
@@ -85,25 +96,30 @@ class ReserveAdmission:
         ('', 'reserve')
     """
 
-    def __init__(self, turns: ReserveTurns, share: float = 0.1) -> None:
+    def __init__(
+        self, turns: ReserveTurns, share: float = 0.1, *, overdue_share: float = 0.01
+    ) -> None:
         self.turns = turns
         self.share = share
+        self.overdue_share = overdue_share
 
     def reserved(self, seats: int) -> int:
         """R: seats of the reserve among so many, 0 to `seats`."""
         return max(1, math.ceil(self.share * seats)) if self.share > 0.0 else 0
 
     def open_seats(self, instance: InstanceView, now_s: float) -> Sequence[SeatTag]:
-        """Kinds of which a seat is free: plain ones first."""
+        """Kinds of which a seat is free: plain ones first; one alone where it has its turn."""
         seats = instance.seats
         if instance.seats_in_use >= seats:
             return ()
+        since_reserve, since_overdue = self.turns.of(instance.spec.instance_id)
+        if _has_turn(since_overdue, self.overdue_share):
+            return (OVERDUE_SEAT,)
         reserved = self.reserved(seats)
         if not reserved:
             return (PLAIN_SEAT,)
         if seats == 1:
-            turn = 1 + self.turns.of(instance.spec.instance_id)
-            return (RESERVE_SEAT,) if turn * self.share >= 1.0 else (PLAIN_SEAT,)
+            return (RESERVE_SEAT,) if _has_turn(since_reserve, self.share) else (PLAIN_SEAT,)
         used = sum(
             attempt.call.spec.seats
             for attempt in instance.in_flight.values()
@@ -123,3 +139,8 @@ class ReserveAdmission:
         if in_use and in_use + call.spec.seats > instance.seats:
             return Defer()
         return Admit(seat)
+
+
+def _has_turn(since: int, share: float) -> bool:
+    """Whether the next dispatch is that of one in so many."""
+    return (since + 1) * share >= 1.0

@@ -16,7 +16,7 @@ from dispatcher.core.coordinator import Limits
 from dispatcher.core.ports import Admit, Defer
 from dispatcher.core.types import PLAIN_SEAT, CallClass, Outcome, Slo
 from dispatcher.registry import PolicyServices
-from policies.reserve import RESERVE_SEAT, ReserveAdmission, ReserveTurns
+from policies.reserve import OVERDUE_SEAT, RESERVE_SEAT, ReserveAdmission, ReserveTurns
 
 
 def tempo_world(seats, params=None, engines=1):
@@ -73,13 +73,24 @@ def test_a_call_of_several_sequences_may_overdraw_and_its_kind_closes_first():
 
 
 def test_of_a_single_seat_one_dispatch_in_ten_is_the_reserves():
-    world = tempo_world(seats=1)
+    world = tempo_world(seats=1, params={"overdue_share": 0.0})
     kinds = []
     for number in range(40):
         urgent(world, f"c{number}")
         kinds.append(seats_of(world)[f"c{number}"])
         world.end(f"c{number}")
     assert [number for number, kind in enumerate(kinds) if kind == RESERVE_SEAT] == [9, 19, 29, 39]
+
+
+@pytest.mark.parametrize("seats", [1, 3])
+def test_one_dispatch_in_so_many_is_for_the_overdue(seats):
+    world = tempo_world(seats, {"overdue_share": 0.25, "reserve": 0.0})
+    kinds = []
+    for number in range(12):
+        urgent(world, f"c{number}")
+        kinds.append(seats_of(world)[f"c{number}"])
+        world.end(f"c{number}")
+    assert kinds == [PLAIN_SEAT, PLAIN_SEAT, PLAIN_SEAT, OVERDUE_SEAT] * 3
 
 
 def test_turns_are_forgotten_with_their_instance():
@@ -90,7 +101,7 @@ def test_turns_are_forgotten_with_their_instance():
         event = ev.Dispatched(attempt.call, attempt.attempt_id, engine.spec.instance_id)
         turns.observe(event, fake_fleet(engine), 0.0)
     known = [turns.of(f"i{number}") for number in range(50)]
-    assert known == [0] * 49 + [1]
+    assert known == [(0, 0)] * 49 + [(1, 1)]
 
 
 # --- who sits there -------------------------------------------------------------------------------
@@ -118,17 +129,29 @@ def test_best_effort_goes_first_on_the_reserve_and_last_elsewhere():
     assert world.sent(world.end("patient")) == [("patient too", "i0")]
 
 
-def test_who_has_waited_long_goes_on_the_reserve_whatever_its_class():
-    world = tempo_world(seats=2)
-    urgent(world, "running")
-    urgent(world, "backfill")
-    urgent(world, "thin", prompt_tokens=1)
-    best_effort(world, "patient")
+def test_who_has_waited_long_has_a_turn_whatever_its_class():
+    world = tempo_world(2, {"overdue_share": 0.25})
+    for name in ("running", "backfill", "dense0", "thin"):
+        urgent(world, name, prompt_tokens=1 if name == "thin" else 3_000)
     world.now_s += 31.0
+    urgent(world, "dense1")
+    urgent(world, "dense2")
+    # the fourth dispatch is the turn
+    assert world.sent(world.end("running")) == [("dense0", "i0")]
+    assert world.sent(world.end("dense0")) == [("thin", "i0")]
+    assert world.sent(world.end("thin")) == [("dense1", "i0")]
+    assert world.sent(world.end("dense1")) == [("dense2", "i0")]
+
+
+def test_the_reserve_is_not_for_the_overdue():
+    world = tempo_world(2, {"overdue_share": 0.0})
+    for name in ("running", "backfill", "thin"):
+        urgent(world, name, prompt_tokens=1 if name == "thin" else 3_000)
+    world.now_s += 1_000.0
+    best_effort(world, "patient")
     urgent(world, "dense")
-    assert world.sent(world.end("backfill")) == [("thin", "i0")]
-    assert world.sent(world.end("thin")) == [("patient", "i0")]
-    assert world.sent(world.end("running")) == [("dense", "i0")]
+    assert world.sent(world.end("backfill")) == [("patient", "i0")]
+    assert world.sent(world.end("patient")) == [("dense", "i0")]
 
 
 def test_an_idle_fleet_serves_best_effort_on_every_seat():
@@ -138,15 +161,15 @@ def test_an_idle_fleet_serves_best_effort_on_every_seat():
     assert world.in_flight() == ["b0", "b1", "b2", "b3"]
 
 
-def test_seats_gather_for_a_wide_call_that_has_waited_long():
-    world = tempo_world(seats=3)
+def test_seats_gather_for_a_wide_call_that_has_its_turn():
+    world = tempo_world(3, {"overdue_share": 0.2})
     for number in range(3):
         urgent(world, f"running{number}")
     urgent(world, "wide", seats=3, prompt_tokens=1)
     urgent(world, "dense")
-    # not yet overdue: it is not the densest, and others pass
-    assert world.sent(world.end("running0")) == [("dense", "i0")]
     world.now_s += 31.0
+    # the fourth dispatch is nobody's turn: others pass
+    assert world.sent(world.end("running0")) == [("dense", "i0")]
     urgent(world, "denser", prompt_tokens=3_500)
     assert world.sent(world.end("running1")) == []
     assert world.sent(world.end("running2")) == []
@@ -170,7 +193,7 @@ VARIANTS = [
 @given(seats=st.sampled_from([1, 2, 4]), engines=st.sampled_from([1, 2]), seed=st.integers(0, 99))
 def test_under_permanent_overload_every_call_ends(params, seats, engines, seed):
     rng = random.Random(seed)
-    world = tempo_world(seats, params, engines)
+    world = tempo_world(seats, {"overdue_share": 0.1, **params}, engines)
     early = []
     for number in range(12):
         name = f"early{number}"
@@ -195,8 +218,26 @@ def test_under_permanent_overload_every_call_ends(params, seats, engines, seed):
     assert {world.ended.get(name) for name in early} == {Outcome.OK}, (seed, step)
 
 
+@settings(max_examples=6, deadline=None, database=None)
+@given(seats=st.sampled_from([1, 2, 10]), seed=st.integers(0, 99))
+def test_best_effort_is_served_within_a_few_calls_under_permanent_overload(seats, seed):
+    rng = random.Random(seed)
+    world = tempo_world(seats)
+    for number in range(20 + seats):
+        urgent(world, f"first{number}")
+    best_effort(world, "patient")
+    for step in range(25 * seats):
+        urgent(world, f"late{step}")
+        world.post(ev.Tick(), after_s=0.1)
+        # each call is as long as any other
+        world.end(world.in_flight()[0] if rng.random() < 0.9 else world.in_flight()[-1])
+        if "patient" in world.ended:
+            break
+    assert world.ended.get("patient") is Outcome.OK
+
+
 def test_without_a_reserve_best_effort_does_starve():
-    world = tempo_world(2, {"reserve": 0.0})
+    world = tempo_world(2, {"reserve": 0.0, "overdue_share": 0.0})
     urgent(world, "a")
     urgent(world, "b")
     best_effort(world, "starved")
