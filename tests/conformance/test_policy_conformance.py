@@ -22,6 +22,13 @@ VARIANTS = [
     ("vtc", {"routing": "least-backlog"}),
     ("qlm", {"routing": "least-backlog", "slo_ratio": 4.0}),
     ("least-backlog", {"binding": "early"}),
+    ("tempo", {"reading": "printed", "scope": "workflow", "accrued": True, "quantile": None}),
+    ("tempo", {"reading": "slack", "reserve": 0.5, "overdue_s": 5.0, "preemption": True}),
+    ("tempo", {"reserve": 0.0, "window": 2, "routing": "round-robin"}),
+    ("tempo", {"fairness": 0.4, "routing": "least-backlog-late"}),
+    ("tempo", {"fairness": 1.0, "window": 1}),
+    ("plas", {"routing": "least-backlog", "promote_ratio": None}),
+    ("sjf", {"routing": "least-backlog", "quantile": None}),
 ]
 
 

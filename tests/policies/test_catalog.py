@@ -34,16 +34,29 @@ def algorithm_modules(package) -> set[str]:
     return {name for name in names if not name.endswith("__init__")}
 
 
-def reached_by_the_catalog() -> set[str]:
-    """What a fresh interpreter has loaded after importing the catalog alone."""
-    code = "import sys, dispatcher.catalog; print(*sys.modules, sep='\\n')"
+TRAINERS = """
+import pkgutil, random
+from dispatcher.registry import PolicyServices
+services = PolicyServices(random.Random(0))
+for one in dispatcher.catalog.trained_lengths().entries.values():
+    pkgutil.resolve_name(one.factory({}, services).train)
+"""
+
+
+def reached_by_the_catalog(also: str = "") -> set[str]:
+    """What a fresh interpreter has loaded after importing the catalog (and doing more)."""
+    code = f"import sys, dispatcher.catalog\n{also}\nprint(*sys.modules, sep='\\n')"
     return set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
 
 
 def test_no_algorithm_file_is_missed():
     modules = algorithm_modules(policies) | algorithm_modules(predictors)
     assert "policies.urgency" in modules
-    assert modules - reached_by_the_catalog() == set()
+    assert modules - reached_by_the_catalog(TRAINERS) == set()
+
+
+def test_what_only_a_worker_needs_is_not_loaded_with_the_catalog():
+    assert reached_by_the_catalog() & {"numpy", "sklearn", "quantile_forest"} == set()
 
 
 def test_the_search_for_algorithm_files_sees_a_new_one(tmp_path):
@@ -65,8 +78,9 @@ def test_every_policy_file_has_an_example_that_runs(module):
 
 
 def test_the_policies_are_there():
-    papers = ["vllm", "hexgen-flow", "rr-pq", "wb-fcfs", "vtc", "qlm"]
-    assert list(policy_entries()) == [*papers, "least-backlog"]
+    hexgen = ["vllm", "hexgen-flow", "rr-pq", "wb-fcfs", "vtc", "qlm"]
+    tempo = ["tempo", "sarathi-fcfs", "plas", "sjf"]
+    assert list(policy_entries()) == [*hexgen, *tempo, "least-backlog"]
     assert catalog.DEFAULT_POLICY in policy_entries()
 
 
@@ -112,6 +126,13 @@ def test_an_unknown_name_is_answered_with_those_there_are():
         ("least-backlog", {"binding": 3}, "binding = 3"),
         ("vtc", {"routing": "random"}, "routing = 'random'.*'round-robin' or 'least-backlog'"),
         ("qlm", {"slo_ratio": 1.0}, "slo_ratio = 1.0.*greater than 1"),
+        ("tempo", {"reading": "both"}, "reading = 'both'.*'definition', 'printed' or 'slack'"),
+        ("tempo", {"quantile": 1.0}, "quantile = 1.0.*less than 1"),
+        ("tempo", {"reserve": 1.0}, "reserve = 1.0.*less than 1"),
+        ("tempo", {"window": 0}, "window = 0.*greater than or equal to 1"),
+        ("tempo", {"routing": "late"}, "routing = 'late'.*'least-backlog-late'"),
+        ("plas", {"level_tokens": 0.0}, "level_tokens = 0.0.*greater than 0"),
+        ("sjf", {"quantile": 0.0}, "quantile = 0.0.*greater than 0"),
     ],
 )
 def test_a_bad_parameter_says_what_where_and_what_was_expected(name, params, says):
@@ -146,9 +167,34 @@ def test_parameters_reach_the_parts():
     assert (policy.ordering.scope, policy.ordering.shed_doomed) == ("workflow", True)
     assert not build_policy("least-backlog", {"binding": "early"}, SERVICES).routing.late_binding
     assert build_policy("qlm", {"slo_ratio": 2.0}, SERVICES).ordering.slo_ratio == 2.0
+    assert build_policy("sjf", {"quantile": None}, SERVICES).ordering.quantile is None
+    plas = build_policy("plas", {"level_tokens": 100.0, "promote_ratio": None}, SERVICES)
+    assert (plas.ordering.level_tokens, plas.ordering.promote_ratio) == (100.0, None)
 
 
-@pytest.mark.parametrize("name", ["vtc", "qlm"])
+def test_parameters_reach_the_parts_of_tempo():
+    params = {
+        "reading": "slack", "quantile": 0.9, "scope": "workflow", "output_weight": 8.0,
+        "penalty": 2.0, "accrued": True, "window": 3, "reserve": 0.25, "overdue_s": 5.0,
+        "overdue_share": 0.02,
+        "fairness": 0.5, "preemption": True, "routing": "least-backlog-late", "tick_s": 1.0,
+    }  # fmt: skip
+    policy = build_policy("tempo", params, SERVICES)
+    ordering = policy.ordering
+    assert (ordering.reading, ordering.quantile, ordering.scope) == ("slack", 0.9, "workflow")
+    assert (ordering.weights.output, ordering.penalty, ordering.accrued) == (8.0, 2.0, True)
+    assert (ordering.window, ordering.overdue_s, ordering.fairness) == (3, 5.0, 0.5)
+    admission = policy.admission
+    assert (admission.share, admission.overdue_share, policy.tick_s) == (0.25, 0.02, 1.0)
+    assert policy.preemption is not None
+    assert policy.routing.late_binding
+    plain = build_policy("tempo", {"reserve": 0.0, "routing": "round-robin"}, SERVICES)
+    assert plain.admission.reserved(64) == 0
+    assert plain.preemption is None
+    assert isinstance(plain.routing, RoundRobin)
+
+
+@pytest.mark.parametrize("name", ["vtc", "qlm", "sarathi-fcfs", "plas", "sjf"])
 def test_a_baseline_can_be_compared_under_either_dispatcher(name):
     assert isinstance(build_policy(name, {}, SERVICES).routing, RoundRobin)
     balanced = build_policy(name, {"routing": "least-backlog"}, SERVICES).routing
@@ -164,6 +210,14 @@ def test_what_policies_observe_is_shared_by_those_of_one_driver():
     assert first in seen
     assert catalog.observers(services) == seen
     assert first not in catalog.observers(PolicyServices(random.Random(0)))
+
+
+def test_every_observer_of_a_policy_is_fed():
+    services = PolicyServices(random.Random(0))
+    fed = catalog.observers(services)
+    for name in policy_entries():
+        build_policy(name, {}, services)
+    assert set(services.observers) == set(fed)
 
 
 def test_a_name_given_twice_raises():
