@@ -1,6 +1,7 @@
 """Settings: what they are, and how they are read from a file and the environment."""
 
 from dispatcher.config.loading import load_settings, reload_settings
+from dispatcher.config.predictors import PredictorSettings
 from dispatcher.config.profiles import EngineProfile, read_profile, read_profiles
 from dispatcher.config.settings import (
     CENTRAL,
@@ -27,6 +28,7 @@ __all__ = [
     "FleetSettings",
     "ModelSettings",
     "PolicySettings",
+    "PredictorSettings",
     "QueueSettings",
     "RecordingSettings",
     "ServerSettings",

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from dispatcher.config.predictors import PredictorSettings
 from dispatcher.config.profiles import EngineProfile, read_profile
 from dispatcher.config.section import Section
 from dispatcher.config.slo import SloSettings
@@ -341,6 +342,7 @@ class Settings(Section):
     models: ModelSettings = ModelSettings()
     workflows: Mapping[str, WorkflowSettings] = Field(default={}, validate_default=False)
     slo: SloSettings = SloSettings()
+    predictors: PredictorSettings = PredictorSettings()
     store: StoreSettings = StoreSettings()
     tuning: TuningSettings = TuningSettings()
     recording: RecordingSettings = RecordingSettings()

@@ -29,6 +29,7 @@ from dispatcher.gateway.errors import ApiError, internal_error
 from dispatcher.gateway.parsing.body import SCHEDULED
 from dispatcher.gateway.parsing.hints import HeaderBag
 from dispatcher.gateway.runtime import Gateway
+from dispatcher.trained import TrainedLengths
 from dispatcher.tuning import Replay
 
 log = logging.getLogger("headway.app")
@@ -89,6 +90,7 @@ def create_app(
     engine_time_scale: float = 1.0,
     on_start: Callable[[Gateway], None] | None = None,
     replay: Replay | None = None,
+    trained: TrainedLengths | None = None,
 ) -> GatewayApp:
     """The application; its gateway lives as long as its lifespan and is `app.state.gateway`.
 
@@ -97,11 +99,14 @@ def create_app(
         engine_time_scale: How much faster than their GPU types the engines run (emulated ones).
         on_start: Hears of the gateway once it has started.
         replay: What the tuner plays recent traffic with; none: alpha is not tuned.
+        trained: The forest that predicts lengths; none: the catalog's.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        gateway = Gateway(settings, engine_time_scale=engine_time_scale, replay=replay)
+        gateway = Gateway(
+            settings, engine_time_scale=engine_time_scale, replay=replay, trained=trained
+        )
         _add_routes(app, gateway)
         app.state.gateway = gateway
         await gateway.start()

@@ -124,7 +124,7 @@ class LiveCall:
         self.failed_at: dict[str, int] = {}
         #: what to answer in the end; `None`: the response stands as it is
         self.error: ApiError | None = None
-        #: the estimate it was dispatched under
+        #: the latest estimate that was made without its tokens
         self.length: LengthEstimate | None = None
         self.record: CallRecord | None = None
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

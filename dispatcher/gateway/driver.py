@@ -23,11 +23,12 @@ from dispatcher.core.commands import (
     WakeAt,
 )
 from dispatcher.core.coordinator import Coordinator
-from dispatcher.core.events import CallArrived, CallCancelled, Event, Tick
+from dispatcher.core.events import CallArrived, CallCancelled, EstimateReady, Event, Tick
 from dispatcher.core.types import (
     AttemptId,
     CallId,
     InstanceId,
+    LengthEstimate,
     Outcome,
     RejectReason,
     WorkflowId,
@@ -137,6 +138,13 @@ class Driver:
         for call in list(self._calls.values()):
             self.cancel(call, error())
 
+    def estimated(self, call_id: CallId, length: LengthEstimate) -> None:
+        """A slower predictor has spoken of a call."""
+        self.post(EstimateReady(call_id, length))
+        call, known = self._calls.get(call_id), self.coordinator.calls.get(call_id)
+        if call is not None and known is not None and call.dispatched_s is not None:
+            call.length = known.first_length
+
     def calls_of(self, workflow_id: WorkflowId) -> list[LiveCall]:
         """Live calls of one workflow."""
         return [c for c in self._calls.values() if c.spec.workflow_id == workflow_id]
@@ -218,7 +226,7 @@ class Driver:
         if call.dispatched_s is None:
             call.dispatched_s = self._clock()
         known = self.coordinator.calls.get(dispatch.call_id)
-        call.length = None if known is None else known.length
+        call.length = None if known is None else known.first_length
         task = asyncio.get_running_loop().create_task(
             self._runner.run(call, dispatch, self.post), name=f"attempt-{dispatch.attempt_id}"
         )

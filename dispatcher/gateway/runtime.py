@@ -10,7 +10,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from dispatcher import catalog
 from dispatcher.config import EngineSettings, Settings
@@ -27,13 +26,15 @@ from dispatcher.gateway.fleet.engine import Engine
 from dispatcher.gateway.fleet.monitor import Fleet
 from dispatcher.gateway.guests import Guests
 from dispatcher.gateway.metrics import Metrics
+from dispatcher.gateway.predictors import Predictors
 from dispatcher.gateway.recording import Recording, Traffic
 from dispatcher.gateway.store import Store, TrackerState
 from dispatcher.gateway.tenants import Tenants
 from dispatcher.gateway.tuner import LiveTuner, Subject
 from dispatcher.registry import PolicyServices
+from dispatcher.trained import TrainedLengths
 from dispatcher.tuning import Replay
-from workflows.settings import TrackerSettings, WorkflowDefaults
+from workflows.settings import Structure, TrackerSettings, WorkflowDefaults
 from workflows.tracker import Tracker
 
 log = logging.getLogger("headway")
@@ -43,14 +44,6 @@ RESPONSES_REMEMBERED = 10_000
 _LAST_WORDS_S = 1.0
 """For what a shutdown cuts off to be told so."""
 _DEFAULT_APPLICATION = "default"
-
-
-@runtime_checkable
-class Explained(Protocol):
-    """A predictor that tells how it is doing."""
-
-    def stats(self) -> dict[str, object]:
-        """JSON-ready."""
 
 
 class Gateway:
@@ -63,6 +56,7 @@ class Gateway:
         clock: Callable[[], float] = time.monotonic,
         engine_time_scale: float = 1.0,
         replay: Replay | None = None,
+        trained: TrainedLengths | None = None,
     ) -> None:
         """A gateway that has not started.
 
@@ -71,19 +65,20 @@ class Gateway:
             clock: Seconds that never run backwards.
             engine_time_scale: How much faster than real their GPUs the engines run (emulated).
             replay: What the tuner plays recent traffic with; none: alpha is not tuned.
+            trained: The forest that predicts lengths; none: the catalog's.
         """
         self.settings = settings
         self.clock = clock
         self.services = PolicyServices(random=random.Random(0))  # noqa: S311 - no secret
         self.metrics = Metrics()
         self.tenants = Tenants(settings.tenants)
-        self.prompt_tokens = catalog.prompt_counters().build(
-            catalog.DEFAULT_PROMPT_COUNTER, {}, self.services
+        self.predictors = Predictors(
+            settings.predictors,
+            self.services,
+            registry=self.metrics.registry,
+            clock=clock,
+            trained=trained,
         )
-        self.lengths = catalog.length_predictors().build(
-            catalog.DEFAULT_LENGTH_PREDICTOR, {}, self.services
-        )
-        self.costs = catalog.cost_models().build(catalog.DEFAULT_COST_MODEL, {}, self.services)
         self.tracker = Tracker(tracker_settings(settings))
         queue = settings.queue
         self.coordinator = Coordinator(
@@ -91,11 +86,11 @@ class Gateway:
                 settings.policy.name, settings.policy.params, self.services
             ),
             tracker=self.tracker,
-            lengths=self.lengths,
-            costs=self.costs,
+            lengths=self.predictors.lengths,
+            costs=self.predictors.costs,
             limits=Limits(queue.max_calls, queue.max_wait_s, queue.max_attempts),
             epoch_s=clock(),
-            observers=catalog.observers(self.services),
+            observers=(*catalog.observers(self.services), *self.predictors.observers),
         )
         self.fleet = Fleet(
             settings.fleet,
@@ -120,7 +115,7 @@ class Gateway:
         self._saver: asyncio.Task[None] | None = None
         #: by response id: the tenant's scope, and the engine that holds it
         self._responses: OrderedDict[str, tuple[str, str]] = OrderedDict()
-        subject = Subject(self.coordinator, self.costs, self._post)
+        subject = Subject(self.coordinator, self.predictors.costs, self._post)
         self.tuner = LiveTuner(settings.tuning, subject, replay, clock)
         own = settings.recording
         path = None if own.path is None else Path(own.path)
@@ -139,6 +134,8 @@ class Gateway:
         if self.recording is not None:
             await self.recording.start()
         self.tuner.start()
+        if self.predictors.forest is not None:
+            self.predictors.forest.start(self.coordinator.calls, self.driver.estimated)
         for engine in self.settings.engines:
             self.fleet.add(engine)
 
@@ -185,6 +182,8 @@ class Gateway:
         await self.drain(0.0)
         self.driver.close()
         await self.tuner.stop()
+        if self.predictors.forest is not None:
+            await self.predictors.forest.stop()
         await self._traffic.stop()
         await self.fleet.aclose()
         if self._saver is not None:
@@ -193,24 +192,12 @@ class Gateway:
         if self._store is not None:
             await self._store.save(self._learned())
 
-    def predictors(self) -> dict[str, Explained]:
-        """What predicts, as far as it tells of itself."""
-        parts: dict[str, object] = {
-            "lengths": self.lengths,
-            "costs": self.costs,
-            "prompt_tokens": self.prompt_tokens,
-        }
-        return {name: part for name, part in parts.items() if isinstance(part, Explained)}
-
     def _learned(self) -> dict[str, Learned]:
-        parts: dict[str, object] = {
-            "lengths": self.lengths,
-            "costs": self.costs,
-            "prompt_tokens": self.prompt_tokens,
+        return {
+            **self.predictors.learned(),
             "workflows": TrackerState(self.tracker, self.clock, time.time),
             "alpha": self.tuner,
         }
-        return {name: part for name, part in parts.items() if isinstance(part, Learned)}
 
     async def _keep_saving(self, store: Store) -> None:
         while True:
@@ -361,7 +348,7 @@ class Gateway:
         facts = call.facts
         if facts.prompt_bytes and not facts.modalities and facts.previous_response_id is None:
             seen = prompt_tokens - facts.prompt_token_ids
-            self.prompt_tokens.learn(call.spec.model, facts.prompt_bytes, seen)
+            self.predictors.prompt_tokens.learn(call.spec.model, facts.prompt_bytes, seen)
 
 
 def _tokens_used(record: CallRecord, usage: Usage | None) -> int:
@@ -382,4 +369,9 @@ def tracker_settings(settings: Settings) -> TrackerSettings:
         return WorkflowDefaults(slo_s=slo_s, idle_s=idle_s)
 
     named = {name: defaults(name) for name in settings.workflows if name != _DEFAULT_APPLICATION}
-    return TrackerSettings(default=defaults(_DEFAULT_APPLICATION), applications=named)
+    return TrackerSettings(
+        default=defaults(_DEFAULT_APPLICATION),
+        applications=named,
+        structure=Structure(settings.predictors.structure),
+        graph_matches=settings.predictors.graph_matches,
+    )

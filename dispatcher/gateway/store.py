@@ -7,6 +7,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import orjson
 
@@ -17,6 +18,14 @@ log = logging.getLogger("headway.store")
 
 FORMAT = 1
 _BUSY_S = 2.0
+
+
+@runtime_checkable
+class Bulky(Protocol):
+    """Learned, and so much of it that putting it into words is for a thread."""
+
+    def snapshot(self) -> Callable[[], Mapping[str, object]]:
+        """Called in any thread, gives what `dump` would give now."""
 
 
 class TrackerState:
@@ -85,12 +94,10 @@ class Store:
         """Save all parts at once; False where the file cannot be written (said in the log)."""
         if not self._usable:
             return False
-        rows = [
-            (name, orjson.dumps(part.dump(), option=orjson.OPT_NON_STR_KEYS))
-            for name, part in parts.items()
-        ]
+        bulky = [(n, part.snapshot()) for n, part in parts.items() if isinstance(part, Bulky)]
+        others = [(n, _json(p.dump())) for n, p in parts.items() if not isinstance(p, Bulky)]
         try:
-            await asyncio.to_thread(self._write, rows)
+            await asyncio.to_thread(self._write, others, bulky)
         except (sqlite3.Error, OSError) as error:
             log.warning("store %s: not saved: %s", self._path, error)
             return False
@@ -121,10 +128,19 @@ class Store:
         finally:
             connection.close()
 
-    def _write(self, rows: list[tuple[str, bytes]]) -> None:
+    def _write(
+        self,
+        rows: list[tuple[str, bytes]],
+        bulky: list[tuple[str, Callable[[], Mapping[str, object]]]],
+    ) -> None:
+        rows = [*rows, *((name, _json(words())) for name, words in bulky)]
         connection = self._open()
         try:
             with connection:
                 connection.executemany("INSERT OR REPLACE INTO learned VALUES (?, ?)", rows)
         finally:
             connection.close()
+
+
+def _json(state: Mapping[str, object]) -> bytes:
+    return orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS)

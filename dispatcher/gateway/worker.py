@@ -48,9 +48,22 @@ class WorkerLostError(WorkerError):
 class Worker:
     """Runs jobs in a process, which is started with the first one and again after it was lost."""
 
-    def __init__(self, *, lanes: int = 1, nice: int = NICE) -> None:
-        """`lanes`: how many jobs it may be given at once; more wait for one of these to end."""
+    def __init__(
+        self,
+        *,
+        lanes: int = 1,
+        nice: int = NICE,
+        on_lost: Callable[[str], None] | None = None,
+    ) -> None:
+        """No process yet.
+
+        Args:
+            lanes: How many jobs it may be given at once; more wait for one of these to end.
+            nice: How far it stands back.
+            on_lost: Hears why, as soon as a process has ended that nobody had ended here.
+        """
         self._nice = nice
+        self._on_lost = on_lost
         self._lanes = asyncio.Semaphore(lanes)
         self._process: asyncio.Task[_Process] | None = None
 
@@ -104,7 +117,7 @@ class Worker:
 
     def _started(self) -> asyncio.Task[_Process]:
         if self._process is None or (self._process.done() and self.pid is None):
-            self._process = asyncio.create_task(_Process.start(self._nice))
+            self._process = asyncio.create_task(_Process.start(self._nice, self._on_lost))
         return self._process
 
     async def _end(self, process: asyncio.Task[_Process]) -> None:
@@ -129,10 +142,12 @@ class _Process:
     def __init__(
         self,
         process: subprocess.Popen[bytes],
+        on_lost: Callable[[str], None] | None,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
         self.pid = process.pid
+        self._on_lost = on_lost
         #: it has been waited for
         self.ended = False
         self._process = process
@@ -143,13 +158,13 @@ class _Process:
         self._watch = asyncio.create_task(self._read(reader), name=f"worker-{process.pid}")
 
     @staticmethod
-    async def start(nice: int) -> _Process:
+    async def start(nice: int, on_lost: Callable[[str], None] | None) -> _Process:
         """Raises `OSError` where there is no room for one more process."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
                 process = await asyncio.to_thread(_spawn, theirs.fileno(), nice)
-            return _Process(process, *await asyncio.open_unix_connection(sock=ours))
+            return _Process(process, on_lost, *await asyncio.open_unix_connection(sock=ours))
         except BaseException:
             ours.close()
             raise
@@ -175,6 +190,7 @@ class _Process:
 
     async def end(self) -> None:
         """Kill it, whatever it does."""
+        self._on_lost = None
         if not self.ended:
             self._process.kill()
         await asyncio.wait({self._watch})
@@ -197,10 +213,12 @@ class _Process:
         code = await asyncio.to_thread(_reap, self._process)
         self.ended = True
         self._writer.close()
+        why = f"the worker process ended with exit code {code}{why}"
         for job in self._jobs.values():
             if not job.done():
-                lost = WorkerLostError(f"the worker process ended with exit code {code}{why}")
-                job.set_exception(lost)
+                job.set_exception(WorkerLostError(why))
+        if self._on_lost is not None:
+            self._on_lost(why)
 
 
 def _spawn(descriptor: int, nice: int) -> subprocess.Popen[bytes]:

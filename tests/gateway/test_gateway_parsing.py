@@ -196,8 +196,10 @@ def test_features_are_numbers_with_known_names() -> None:
             "top_p": "high",
         },
         None,
+        with_text=False,
     )
     assert facts.features == {
+        "last_role": 1.0,
         "messages": 2.0,
         "tools": 1.0,
         "temperature": 0.5,

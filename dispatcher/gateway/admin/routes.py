@@ -203,7 +203,8 @@ def _report_routes(router: APIRouter, gateway: Gateway) -> None:
     @router.get("/predictors", summary="Samples, coverage, error, fallbacks")
     async def predictors() -> dict[str, object]:
         return {
-            **{name: part.stats() for name, part in gateway.predictors().items()},
+            **gateway.predictors.told(),
+            "workflows": gateway.tracker.stats(),
             "coverage": {str(q): s for q, s in gateway.metrics.coverage.shares().items()},
         }
 

@@ -68,7 +68,8 @@ class ScheduledEndpoint:
                 raw = await read_request_body(receive, request.bag, limit_bytes)
                 parsed = parse_json(raw)
                 default = gateway.only_model() if parsed.get("model") is None else None
-                facts = read_body(self._path, parsed, default)
+                with_text = gateway.predictors.forest is not None
+                facts = read_body(self._path, parsed, default, with_text=with_text)
                 hints = read_hints(request.bag, facts.parsed)
                 model = gateway.resolve_model(facts.model)
                 terms = gateway.tenants.terms_for(tenant, request.bag)
@@ -117,7 +118,7 @@ class ScheduledEndpoint:
             made_up_workflow_id=f"single-{call_id}",
             served_model=served,
             pinned_to=holder,
-            estimate_tokens=gateway.prompt_tokens.estimate,
+            estimate_tokens=gateway.predictors.prompt_tokens.estimate,
             usual_slo_s=gateway.usual_slo_s,
             usual_stream=self._usual_stream,
         )

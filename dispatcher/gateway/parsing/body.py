@@ -9,7 +9,9 @@ from typing import Any
 import orjson
 
 from dispatcher.gateway.errors import bad_request
+from dispatcher.gateway.parsing.asking import asking_message, asking_prompt
 from dispatcher.gateway.parsing.fields import body_count, body_flag, body_list, body_text
+from predictors.text_features import text_features
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -81,13 +83,16 @@ def read_model(parsed: Mapping[str, Any]) -> str | None:
     return body_text(parsed, "model", "model")
 
 
-def read_body(path: str, parsed: dict[str, Any], default_model: str | None) -> BodyFacts:
+def read_body(
+    path: str, parsed: dict[str, Any], default_model: str | None, *, with_text: bool = True
+) -> BodyFacts:
     """Read a scheduled call's body.
 
     Args:
         path: One of `SCHEDULED`.
         parsed: The body; not changed.
         default_model: Where the body names none and only one is served.
+        with_text: Whether to count what the text asks for, among the features.
 
     Raises:
         ApiError: 400, naming the field that is missing or of the wrong type.
@@ -123,7 +128,7 @@ def read_body(path: str, parsed: dict[str, Any], default_model: str | None) -> B
             if path == RESPONSES
             else None
         ),
-        features=_features(parsed, len(messages or ()), len(tools or ())),
+        features=_features(parsed, messages, len(tools or ()), with_text=with_text),
     )
 
 
@@ -142,9 +147,11 @@ def _priority(parsed: Mapping[str, Any]) -> int:
     return max(-PRIORITY_MAX, min(PRIORITY_MAX, value))
 
 
-def _features(parsed: Mapping[str, Any], messages: int, tools: int) -> dict[str, float]:
+def _features(
+    parsed: Mapping[str, Any], messages: list[Any] | None, tools: int, *, with_text: bool
+) -> dict[str, float]:
     """Numbers for length predictors; never text, always the same few names."""
-    features = {"messages": float(messages), "tools": float(tools)}
+    features = {"messages": float(len(messages or ())), "tools": float(tools)}
     for key in ("temperature", "top_p", "min_tokens"):
         value = parsed.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9:
@@ -153,6 +160,10 @@ def _features(parsed: Mapping[str, Any], messages: int, tools: int) -> dict[str,
     features["structured"] = float(
         any(parsed.get(key) for key in ("response_format", "structured_outputs", "text"))
     )
+    asking = asking_message(messages) if messages else asking_prompt(parsed.get("prompt"))
+    features["last_role"] = asking.role
+    if with_text and asking.text:
+        features.update(text_features(asking.text))
     return features
 
 

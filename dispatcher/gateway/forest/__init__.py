@@ -1,0 +1,1 @@
+"""The length forest at work: a worker process, micro-batches, who is believed and why."""

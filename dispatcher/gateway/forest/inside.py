@@ -1,0 +1,116 @@
+"""What runs in the worker process: it trains, keeps the latest forest, and predicts.
+
+The forest never leaves the process. A training ends with the new one in the place of the old, in
+one step; while it runs, the old one predicts. Only here are numpy and scikit-learn imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pkgutil
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dispatcher.core.errors import HeadwayError
+from dispatcher.core.types import LengthEstimate
+from dispatcher.gateway.forest.rows import Rows
+from dispatcher.trained import Forest, Train
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_TRAINING_NICE = 19
+"""Training stands back behind predicting, which stands back behind the gateway."""
+
+
+class TrainJob(NamedTuple):
+    """What to train on."""
+
+    train: str
+    """Where its `Train` is found."""
+    number: int
+    """Of the forest, counting up."""
+    rows: Rows
+    seed: int
+
+
+class Trained(NamedTuple):
+    """What came of it."""
+
+    number: int
+    rows: int
+    seconds: float
+    """Without what had to be imported first."""
+    stats: dict[str, object]
+    """Of the forest; JSON-ready."""
+
+
+class Batch(NamedTuple):
+    """Calls to predict."""
+
+    width: int
+    features: bytes
+
+
+class Predicted(NamedTuple):
+    """In the order in which they were asked for."""
+
+    number: int
+    """Of the forest that spoke."""
+    estimates: list[LengthEstimate]
+
+
+class NoForestError(HeadwayError):
+    """No forest has been trained in this process."""
+
+
+class _Kept(NamedTuple):
+    number: int
+    forest: Forest
+
+
+_kept: _Kept | None = None
+
+
+def train(job: TrainJob) -> Trained:
+    """Train on all rows, and keep what comes of it."""
+    global _kept  # noqa: PLW0603 - the one thing that this process is there to keep
+    _stand_back()
+    grow: Train = pkgutil.resolve_name(job.train)
+    features, groups, lengths = _arrays(job.rows)
+    began_s = time.perf_counter()
+    # with one group, nothing would be left to judge by
+    apart = groups if len(set(groups)) > 1 else None
+    forest = grow(features, lengths, seed=job.seed, groups=apart)
+    _kept = _Kept(job.number, forest)
+    return Trained(job.number, len(lengths), time.perf_counter() - began_s, forest.stats())
+
+
+def predict(batch: Batch) -> Predicted:
+    """Raises `NoForestError`."""
+    import numpy as np  # noqa: PLC0415 - only here, in the worker process
+
+    kept = _kept
+    if kept is None:
+        raise NoForestError("no forest has been trained in this process")
+    features = np.frombuffer(batch.features, dtype=np.float32).reshape(-1, batch.width)
+    return Predicted(kept.number, kept.forest.predict(np.nan_to_num(features).tolist()))
+
+
+def _stand_back() -> None:
+    """On Linux, this thread alone."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _TRAINING_NICE)
+
+
+def _arrays(
+    rows: Rows,
+) -> tuple[np.ndarray[Any, Any], list[int], np.ndarray[Any, Any]]:
+    """Features, a row each; groups; lengths."""
+    import numpy as np  # noqa: PLC0415 - only here, in the worker process
+
+    numbers = np.frombuffer(b"".join(rows.blocks), dtype=np.float32).reshape(-1, rows.width + 2)
+    groups = numbers[:, rows.width].astype(np.int64).tolist()
+    return np.nan_to_num(numbers[:, : rows.width]), groups, numbers[:, -1].astype(np.float64)

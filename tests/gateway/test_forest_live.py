@@ -1,0 +1,304 @@
+"""The live forest before a worker process: what it says, when it is believed, what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import forest_fakes
+import pytest
+from forest_fakes import retry_at_once, rig
+from tuner_fakes import alive
+
+from dispatcher.gateway.forest.live import BATCH_CALLS
+
+
+async def test_nothing_is_started_before_enough_calls_have_ended() -> None:
+    async with rig("latest") as forest:
+        forest.teach(19)
+        told = forest.told
+        assert (told["speaks"], told["state"]) == ("fallback", "collecting")
+        assert told["why"] == "19 calls have ended; 20 are needed"
+        assert told["worker"]["pid"] is None
+        forest.arrive(forest.spec())
+        assert forest.outcomes() == 0
+        forest.teach(1)
+        assert forest.told["state"] == "training"
+        told = await forest.until_state("in_use")
+        assert told["speaks"] == "forest"
+        assert told["training"]["number"] == 1
+        assert told["training"]["forest"]["rows"] == 20
+        assert told["worker"]["pid"] != os.getpid()
+        assert told["worker"]["memory_bytes"] > 1e6
+
+
+async def test_a_call_has_the_fallbacks_estimate_at_once_and_the_forests_a_little_later() -> None:
+    async with rig("latest") as forest:
+        forest.teach(20)
+        await forest.until_state("in_use")
+        spec = forest.spec()
+        assert forest.forest.predict(spec).source == "rolling:stage"
+        call_id = forest.arrive(spec)
+        assert call_id not in forest.handed
+        await forest.until(lambda: call_id in forest.handed)
+        assert forest.handed[call_id].source == "fake of 20"
+        assert forest.handed[call_id].expected_tokens == 100.0
+        assert forest.told["estimates"]["used"] == 1
+
+
+async def test_estimates_stay_within_a_calls_own_limits() -> None:
+    async with rig("latest") as forest:
+        forest.teach(20, tokens=1_000)
+        await forest.until_state("in_use")
+        low = await forest.ask(max_tokens=300)
+        assert low.expected_tokens == low.quantile_tokens(0.95) == 300
+        high = await forest.ask(features={"min_tokens": 4_000.0})
+        assert high.expected_tokens == high.quantile_tokens(0.05) == 4_000
+        asked = forest.outcomes()
+        exact = forest.spec(max_tokens=7, features={"ignore_eos": 1.0})
+        rows = forest.told["calls"]
+        forest.arrive(exact)
+        forest.end(exact, 7)
+        assert forest.outcomes() == asked
+        assert forest.told["calls"] == rows
+
+
+async def test_calls_that_come_together_are_predicted_together() -> None:
+    async with rig("sized") as forest:
+        forest.teach(20)
+        await forest.until_state("in_use")
+        ids = [forest.arrive(forest.spec()) for _ in range(3 * BATCH_CALLS + 1)]
+        await forest.until(lambda: len(forest.handed) == len(ids))
+        sizes = sorted(estimate.expected_tokens for estimate in forest.handed.values())
+        assert sizes == [1.0, *[float(BATCH_CALLS)] * (3 * BATCH_CALLS)]
+
+
+async def test_a_call_that_has_ended_gets_nothing() -> None:
+    async with rig("latest") as forest:
+        forest.teach(20)
+        await forest.until_state("in_use")
+        spec = forest.spec()
+        forest.arrive(spec)
+        forest.end(spec, 100)
+        await forest.until(lambda: forest.told["estimates"]["gone"] == 1)
+        assert forest.handed == {}
+
+
+async def test_a_forest_is_trained_anew_as_calls_end_and_swapped_whole() -> None:
+    async with rig("latest", train_after_calls=50) as forest:
+        forest.teach(20, tokens=100)
+        await forest.until_state("in_use")
+        assert (await forest.ask()).expected_tokens == 100.0
+        forest.teach(49, tokens=200)
+        assert forest.told["training"]["due_in_s"] is None
+        forest.teach(1, tokens=200)
+        await forest.until(lambda: forest.told["training"]["number"] == 2)
+        assert (await forest.ask()).expected_tokens == 200.0
+        assert forest.told["training"]["calls_since"] == 0
+
+
+async def test_trainings_keep_their_distance() -> None:
+    async with rig("latest", train_after_calls=10, train_interval_s=1_000.0) as forest:
+        forest.teach(20)
+        await forest.until_state("in_use")
+        forest.teach(30)
+        assert 900 < forest.told["training"]["due_in_s"] <= 1_000
+        forest.clock.ahead_s += 1_000
+        assert forest.told["training"]["due_in_s"] == 0.0
+
+
+async def test_of_many_calls_a_first_forest_comes_from_the_latest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dispatcher.gateway.forest.training.QUICK_CALLS", 100)
+    async with rig("latest", start=False, window=400) as forest:
+        forest.teach(300)
+        forest.forest.start(forest.calls, forest.hand)
+        seen = []
+        while len(seen) < 2:
+            await forest.until(lambda: forest.told["training"]["number"] > len(seen))
+            seen.append(forest.told["training"]["forest"]["rows"])
+        assert 100 <= seen[0] <= 110
+        assert seen[1] == 300
+
+
+async def test_a_killed_worker_is_told_of_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatcher.gateway.forest.training.RETRY_S", (1_000.0, 1_000.0))
+    async with rig("latest") as forest:
+        forest.teach(20)
+        told = await forest.until_state("in_use")
+        pid = told["worker"]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        told = await forest.until_state("failed")
+        assert told["speaks"] == "fallback"
+        assert told["why"] == "the worker process ended with exit code -9"
+        assert told["worker"] == {"pid": None, "memory_bytes": None}
+        assert 0.0 <= told["for_s"] < 100
+        assert 900 < told["training"]["due_in_s"] <= 1_000
+        # calls go on
+        spec = forest.spec()
+        assert forest.forest.predict(spec).source == "rolling:stage"
+        forest.arrive(spec)
+        forest.end(spec, 100)
+        assert forest.handed == {}
+        assert forest.told["calls"] == 21
+
+
+@pytest.mark.parametrize(
+    ("train", "why"),
+    [
+        ("raises", "predicting failed: ArithmeticError: lost in the woods"),
+        ("stuck", "predicting failed: it took longer than 0.2 s and was stopped"),
+    ],
+)
+async def test_a_forest_that_cannot_predict_is_given_up(train: str, why: str) -> None:
+    async with rig(train, late_s=0.02) as forest:
+        forest.teach(20)
+        await forest.until_state("in_use")
+        forest.arrive(forest.spec())
+        told = await forest.until_state("failed")
+        assert told["why"] == why
+        assert told["estimates"]["failed"] == 1
+        assert told["training"]["failures"] == 1
+
+
+async def test_a_lost_forest_comes_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    retry_at_once(monkeypatch)
+    async with rig("latest") as forest:
+        forest.teach(20)
+        pid = (await forest.until_state("in_use"))["worker"]["pid"]
+        before = await forest.ask()
+        os.kill(pid, signal.SIGKILL)
+        await forest.until(lambda: forest.told["training"]["number"] == 2)
+        told = await forest.until_state("in_use")
+        assert told["worker"]["pid"] != pid
+        assert await forest.ask() == before
+        assert forest.told["training"]["failures"] == 0
+
+
+async def test_training_that_fails_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken"
+    broken.touch()
+    monkeypatch.setenv(forest_fakes.BROKEN, str(broken))
+    monkeypatch.setattr("dispatcher.gateway.forest.training.RETRY_S", (0.01, 0.02))
+    async with rig("breakable", train_after_calls=10) as forest:
+        forest.teach(20)
+        told = await forest.until_state("failed")
+        assert told["why"] == "training failed: RuntimeError: no forest today"
+        await forest.until(lambda: forest.told["training"]["failures"] > 2)
+        broken.unlink()
+        told = await forest.until_state("in_use")
+        assert told["training"]["error"] is None
+        # once there is a forest, it stays while a further training fails
+        broken.touch()
+        forest.teach(10)
+        await forest.until(lambda: forest.told["training"]["error"] is not None)
+        told = forest.told
+        assert (told["state"], told["training"]["number"]) == ("in_use", 1)
+        assert (await forest.ask()).expected_tokens == 100.0
+
+
+async def test_training_that_ends_the_process_is_told() -> None:
+    async with rig("dies") as forest:
+        forest.teach(20)
+        told = await forest.until_state("failed")
+        assert told["why"] == "training failed: the worker process ended with exit code -9"
+
+
+async def test_lengths_that_drift_take_the_forest_out_until_a_new_one_has_proved_itself() -> None:
+    async with rig("latest", train_after_calls=400) as forest:
+        forest.teach(60, tokens=100)
+        await forest.until_state("in_use")
+        while forest.told["state"] == "in_use":
+            await asyncio.gather(*(forest.guess(1_000) for _ in range(10)))
+        told = forest.told
+        assert (told["state"], told["speaks"]) == ("drifted", "fallback")
+        assert "quantile covers" in told["why"] or "pinball" in told["why"]
+        spec = forest.spec()
+        forest.arrive(spec)
+        await forest.until(lambda: forest.told["estimates"]["unused"] > 0)
+        assert spec.call_id not in forest.handed
+        while forest.told["training"]["number"] == 1:
+            await asyncio.gather(*(forest.guess(1_000) for _ in range(10)))
+        assert "on probation" in forest.told["why"]
+        while forest.told["state"] == "drifted":
+            await asyncio.gather(*(forest.guess(700 + 60 * n) for n in range(10)))
+        assert forest.told["state"] == "in_use"
+        assert (await forest.ask()).expected_tokens > 800
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A gate that is shut."""
+    path = tmp_path / "gate"
+    path.touch()
+    monkeypatch.setenv(forest_fakes.GATE, str(path))
+    return path
+
+
+async def test_overload_drops_requests_for_estimates_and_no_calls(gate: Path) -> None:
+    async with rig("gated", max_waiting=5) as forest:
+        forest.teach(20)
+        await forest.until_state("in_use")
+        first = forest.arrive(forest.spec())
+        await forest.until(lambda: forest.told["waiting"] == 0)
+        specs = [forest.spec() for _ in range(30)]
+        for spec in specs:
+            forest.arrive(spec)
+        told = forest.told
+        assert told["waiting"] == 5
+        assert told["estimates"]["dropped"] == 25
+        for spec in specs[10:]:
+            forest.end(spec, 100)
+        assert forest.told["calls"] == 40
+        gate.unlink()
+        await forest.until(lambda: len(forest.handed) == 6)
+        assert set(forest.handed) == {first, *(spec.call_id for spec in specs[:5])}
+        assert forest.told["state"] == "in_use"
+
+
+async def test_estimates_that_come_too_late_are_not_used_and_the_forest_waits_in_line(
+    gate: Path,
+) -> None:
+    async with rig("gated", late_s=10.0) as forest:
+        forest.teach(20)
+        await forest.until_state("in_use")
+        forest.arrive(forest.spec())
+        await forest.until(lambda: forest.told["waiting"] == 0)
+        forest.clock.ahead_s += 11.0
+        gate.unlink()
+        told = await forest.until_state("slow")
+        assert told["speaks"] == "fallback"
+        assert "10 s is too late" in told["why"]
+        assert forest.handed == {}
+        assert told["estimates"]["late"] == 1
+        assert (await forest.ask()).expected_tokens == 100.0
+        assert forest.told["state"] == "in_use"
+
+
+async def test_features_that_cannot_be_made_cost_no_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig("latest") as forest:
+        forest.teach(20)
+        await forest.until_state("in_use")
+        spec = forest.spec(features={"messages": "many"})
+        forest.arrive(spec)
+        forest.end(spec, 100)
+        assert forest.told["estimates"]["failed"] == 1
+        assert "cannot learn from call" in caplog.text
+        assert (await forest.ask()).expected_tokens == 100.0
+
+
+async def test_stopping_takes_the_worker_along_also_in_the_midst_of_a_batch(gate: Path) -> None:
+    async with rig("gated") as forest:
+        forest.teach(20)
+        pid = (await forest.until_state("in_use"))["worker"]["pid"]
+        forest.arrive(forest.spec())
+        await forest.until(lambda: forest.told["waiting"] == 0)
+        await forest.forest.stop()
+        assert not alive(pid)
