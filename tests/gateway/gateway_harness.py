@@ -22,6 +22,7 @@ from dispatcher.emulator.fleet import running_fleet
 from dispatcher.emulator.settings import EmulatorSettings
 from dispatcher.gateway.app import GatewayApp, create_app
 from dispatcher.gateway.runtime import Gateway
+from dispatcher.trained import TrainedLengths
 from dispatcher.tuning import Replay
 
 MODEL = "llama-3.1-8b"
@@ -105,6 +106,7 @@ async def gateway(
     seats: int | str = 4,
     expect_up: int | None = None,
     replay: Replay | None = None,
+    trained: TrainedLengths | None = None,
     **sections: Any,
 ) -> AsyncIterator[Running]:
     """A gateway before these engines; returns once they are up in its eyes."""
@@ -117,7 +119,7 @@ async def gateway(
             **sections,
         }
     )
-    app = create_app(settings, replay=replay)
+    app = create_app(settings, replay=replay, trained=trained)
     async with (
         serving(app) as url,
         httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,

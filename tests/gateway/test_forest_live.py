@@ -240,6 +240,10 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def open_up(gate: Path) -> None:
+    gate.unlink()
+
+
 async def test_overload_drops_requests_for_estimates_and_no_calls(gate: Path) -> None:
     async with rig("gated", max_waiting=5) as forest:
         forest.teach(20)
@@ -255,7 +259,7 @@ async def test_overload_drops_requests_for_estimates_and_no_calls(gate: Path) ->
         for spec in specs[10:]:
             forest.end(spec, 100)
         assert forest.told["calls"] == 40
-        gate.unlink()
+        open_up(gate)
         await forest.until(lambda: len(forest.handed) == 6)
         assert set(forest.handed) == {first, *(spec.call_id for spec in specs[:5])}
         assert forest.told["state"] == "in_use"
@@ -270,7 +274,7 @@ async def test_estimates_that_come_too_late_are_not_used_and_the_forest_waits_in
         forest.arrive(forest.spec())
         await forest.until(lambda: forest.told["waiting"] == 0)
         forest.clock.ahead_s += 11.0
-        gate.unlink()
+        open_up(gate)
         told = await forest.until_state("slow")
         assert told["speaks"] == "fallback"
         assert "10 s is too late" in told["why"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -79,3 +80,22 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
         return True
     return False
+
+
+def untold(number: int) -> object:
+    return lambda: number
+
+
+def leaves(number: int) -> int:
+    sys.exit(3)
+
+
+class Unread:
+    """Can be put into bytes, and not be taken out of them."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return int, ("no number",)
+
+
+def unread(number: int) -> Unread:
+    return Unread()
