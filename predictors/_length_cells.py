@@ -9,7 +9,7 @@ from are encoded without their own group's lengths, or it would trust a cell far
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,17 @@ Whole = NDArray[np.int64]
 UNKNOWN = -1
 """Code of a name that no cell knows."""
 
-LEVELS = (0.1, 0.5, 0.9)
+LEVELS = (
+    *(0.005, 0.01, 0.02, 0.03, 0.05, 0.075),
+    *(round(0.05 * step, 2) for step in range(2, 18)),
+    *(0.875, 0.9, 0.925, 0.95, 0.965, 0.98, 0.99, 0.995),
+)
+"""Quantiles of a cell: finer at the ends."""
+
+_TOLD = [LEVELS.index(p) for p in (0.1, 0.5, 0.9)]
+"""Of these, what trees are told."""
+_MIDDLE = LEVELS.index(0.5)
+
 FOLDS = 5
 
 _MODEL, _APPLICATION, _STAGE, _TOOL = range(4)
@@ -32,8 +42,19 @@ _CELLS = (
     (_APPLICATION, _TOOL),
 )
 
-ENCODED = len(_CELLS) * len(LEVELS)
+ENCODED = len(_CELLS) * len(_TOLD)
 """Numbers that a row's four codes become."""
+
+
+class Encoded(NamedTuple):
+    """What cells know of some rows."""
+
+    numbers: Floats
+    """(rows, ENCODED): for trees."""
+    laws: Floats
+    """(rows, LEVELS): log lengths of the narrowest cell, drawn towards wider ones."""
+    counts: Floats
+    """(rows,): lengths known of the row's application."""
 
 
 class LengthCells:
@@ -50,16 +71,26 @@ class LengthCells:
         self._cells = [_cell_quantiles(codes[:, columns], logs) for columns in map(list, _CELLS)]
         self._trust = trust
 
-    def encode(self, codes: Whole) -> Floats:
-        """`ENCODED` numbers for each row of codes; names never seen count as all lengths do."""
+    def encode(self, codes: Whole) -> Encoded:
+        """For each row of codes; names never seen count as all lengths do."""
         whole = self._everything
-        model = self._shrunk(0, codes, np.broadcast_to(whole, (len(codes), len(LEVELS))))
-        application = self._shrunk(1, codes, np.broadcast_to(whole, (len(codes), len(LEVELS))))
+        everything = np.broadcast_to(whole, (len(codes), len(whole)))
+        model = self._shrunk(0, codes, everything)
+        application = self._shrunk(1, codes, everything)
         # how much longer than usual this model answers, in an application where it never did
-        both = self._shrunk(2, codes, application + (model - whole)[:, 1:2])
+        longer = model[:, _MIDDLE] - whole[_MIDDLE]
+        known = self._counts(codes)
+        narrow = np.where(known[:, None] > 0, application + longer[:, None], model)
+        both = self._shrunk(2, codes, narrow)
         stage = self._shrunk(3, codes, both)
         tool = self._shrunk(4, codes, application)
-        return np.concatenate((model, application, both, stage, tool), axis=1)
+        numbers = [cell[:, _TOLD] for cell in (model, application, both, stage, tool)]
+        return Encoded(np.concatenate(numbers, axis=1), stage, known)
+
+    def _counts(self, codes: Whole) -> Floats:
+        known = self._cells[_APPLICATION]
+        names = codes[:, _APPLICATION].tolist()
+        return np.array([known[(name,)][0] if (name,) in known else 0.0 for name in names])
 
     def _shrunk(self, which: int, codes: Whole, wider: Floats) -> Floats:
         known, columns = self._cells[which], list(_CELLS[which])
@@ -93,7 +124,7 @@ def encode_apart(
             # a single group: there is nothing else to learn from
             cells = LengthCells(codes[others], logs[others], trust) if others.any() else None
             cells = cells or LengthCells(codes, logs, trust)
-            encoded[inside] = cells.encode(codes[wanted[inside]])
+            encoded[inside] = cells.encode(codes[wanted[inside]]).numbers
     return LengthCells(codes, logs, trust), encoded
 
 

@@ -15,16 +15,15 @@ process, not for an event loop.
 from __future__ import annotations
 
 import random
-from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestRegressor
 
 from dispatcher.core.types import LengthEstimate
-from predictors._length_cells import UNKNOWN, Floats, LengthCells, Whole, encode_apart
+from predictors._length_cells import LEVELS, UNKNOWN, Floats, LengthCells, Whole, encode_apart
 from predictors._stacked_trees import StackedTrees
 from predictors.coverage import Quantiles, at_levels, conformal_level, mean_of, place_of
 from predictors.length_features import CODES, MAX_TOKENS, MIN_TOKENS, WIDTH
@@ -34,9 +33,9 @@ PROBABILITIES = (0.01, *(round(0.05 * step, 2) for step in range(1, 20)), 0.99)
 
 SOURCE = "forest"
 
-_RAW = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, *(round(0.05 * s, 2) for s in range(2, 18)))
-_LEVELS = (*_RAW, 0.875, 0.9, 0.925, 0.95, 0.965, 0.98, 0.99, 0.995)
-"""Of the forest's own law, which calibration picks from: finer at the ends."""
+FEW_GROUPS = 50
+"""Of an application with fewer, half calibrate: what few groups have in common says little of
+the next one, and an interval must be wide enough for that."""
 
 _APPLICATION = CODES.index("application")
 _MOST_CALIBRATED = 20_000
@@ -58,9 +57,12 @@ class ForestSettings:
     most_rows: int = 16_000
     """Rows that trees are grown on; of larger applications fewer are drawn."""
     held_out: float = 0.25
-    """Share of the groups that calibrates; in (0, 1)."""
+    """Share of an application's groups that calibrates; in (0, 1)."""
     trust_cell: float = 20.0
     """A model's or application's lengths are believed half at so many."""
+    trust_forest: float = 200.0
+    """The trees are believed half at so many lengths of an application, the lengths themselves,
+    whatever their calls are like, the other half; nothing but these where it was never seen."""
     trust_application: float = 10.0
     """Calibration of an application by itself is believed half at so many held out."""
     unknown_share: float = 0.1
@@ -123,10 +125,15 @@ class TrainedForest:
         }
 
     def _laws(self, matrix: Floats) -> list[Quantiles]:
-        """What the forest says by itself."""
-        inputs = _inputs(self._cells.encode(_codes(matrix)), matrix)
-        found = np.exp(self._trees.quantiles(inputs, np.array(_LEVELS)))
-        return [tuple(zip(_LEVELS, values, strict=True)) for values in found.tolist()]
+        """Before calibration: what the trees say, drawn towards all lengths of the same kind.
+
+        Quantiles are averaged (Vincentization), which keeps the form of the two laws.
+        """
+        known = self._cells.encode(_codes(matrix))
+        said = self._trees.quantiles(_inputs(known.numbers, matrix), np.array(LEVELS))
+        share = (known.counts / (known.counts + self._settings.trust_forest))[:, None]
+        found = np.exp(share * said + (1.0 - share) * known.laws)
+        return [tuple(zip(LEVELS, values, strict=True)) for values in found.tolist()]
 
     def _calibrate(self, matrix: Floats, lengths: Floats) -> None:
         """Find the levels that cover what they should, for all calls and for each application."""
@@ -178,7 +185,7 @@ def train(
     rng = random.Random(seed)  # noqa: S311 - splits, not secrets
     numbers = _group_numbers(groups, len(matrix), rng)
     if held_out is None:
-        apart = _hold_out(numbers, settings.held_out)
+        apart = _hold_out(matrix, numbers, settings.held_out)
     else:
         apart = np.asarray(held_out, dtype=np.bool_)
         if set(numbers[apart].tolist()) & set(numbers[~apart].tolist()):
@@ -212,7 +219,10 @@ def _grow(
     masked[::2, 1:] = UNKNOWN
     masked[1::2, 0] = UNKNOWN
     inputs = np.concatenate(
-        (_inputs(encoded, matrix[wanted]), _inputs(cells.encode(masked), matrix[wanted[again]]))
+        (
+            _inputs(encoded, matrix[wanted]),
+            _inputs(cells.encode(masked).numbers, matrix[wanted[again]]),
+        )
     )
     targets = np.concatenate((logs[wanted], logs[wanted[again]]))
     forest = RandomForestRegressor(
@@ -254,12 +264,17 @@ def _group_numbers(groups: Sequence[Hashable] | None, count: int, rng: random.Ra
     return np.array([at[group] for group in groups], dtype=np.int64)
 
 
-def _hold_out(groups: Whole, share: float) -> Any:
-    """The last groups that have at least that share of the rows."""
-    sizes = np.bincount(groups)
-    kept = np.cumsum(sizes)
-    first = bisect_left(kept.tolist(), (1.0 - share) * len(groups)) + 1
-    return groups >= min(first, len(sizes) - 1)
+def _hold_out(matrix: Floats, groups: Whole, share: float) -> NDArray[np.bool_]:
+    """Which rows calibrate: of each application a share of its groups, of few groups half."""
+    members: dict[float, list[int]] = {}
+    # groups are numbered at random, so the first ones are as good as any
+    numbers, first = np.unique(groups, return_index=True)
+    for group, at in zip(numbers.tolist(), first.tolist(), strict=True):
+        members.setdefault(float(matrix[at, _APPLICATION]), []).append(group)
+    held: list[int] = []
+    for of_one in members.values():
+        held += of_one[: round((0.5 if len(of_one) < FEW_GROUPS else share) * len(of_one))]
+    return np.isin(groups, held)
 
 
 def _spread(matrix: Floats, most: int, rng: random.Random) -> Whole:

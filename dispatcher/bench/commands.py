@@ -1,4 +1,4 @@
-"""`headway bench run | live | paper`: what the command line says, and what it shows."""
+"""`headway bench run | live | paper | predictors`: what the command line says and shows."""
 
 from __future__ import annotations
 
@@ -200,6 +200,25 @@ def paper(
         from dispatcher.bench import actions  # noqa: PLC0415 - as above
 
         actions.paper(name, seeds=seeds, jobs=jobs, json=json, out=out)
+
+
+@app.command()
+def predictors(
+    json: JsonFile = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="other lengths, JSON lines", show_default="those that ship"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="of splits and forests")] = 0,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="worker processes", show_default="one a core")
+    ] = None,
+) -> None:
+    """Judge predictors of output length on real answers: loss, coverage, width, time."""
+    with _failing():
+        from dispatcher.bench.predictors import command  # noqa: PLC0415 - it brings scikit-learn
+
+        command.run(file=corpus, seed=seed, jobs=jobs, json=json)
 
 
 @contextmanager

@@ -9,8 +9,10 @@ from itertools import chain
 
 from dispatcher.bench.predictors.corpus import Answer
 from dispatcher.core.errors import ConfigurationError
+from predictors.quantile_forest import FEW_GROUPS
 
 FOLDS = 5
+_TRAIN, _CALIBRATION, _TEST = range(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,33 +39,37 @@ def by_group(answers: Sequence[Answer], seed: int) -> list[Split]:
     """Five splits in rotation: three fifths train, one calibrates, one is tested.
 
     Each application's groups are dealt to the fifths at random, so that each answer is tested
-    once, and once calibrates; a split alone would test some applications on a few groups.
+    once; a split alone would test some applications on a few groups. Of applications with few
+    groups two fifths calibrate and two train.
 
     Raises:
         ConfigurationError: Fewer groups than fifths.
     """
     at_of: dict[str, list[int]] = {}
-    application_of: dict[str, str] = {}
+    of_application: dict[str, dict[str, None]] = {}
     for at, answer in enumerate(answers):
-        at_of.setdefault(answer.group, []).append(at)
-        application_of.setdefault(answer.group, answer.spec.application)
+        if answer.group not in at_of:
+            at_of[answer.group] = []
+            of_application.setdefault(answer.spec.application, {})[answer.group] = None
+        at_of[answer.group].append(at)
     if len(at_of) < FOLDS:
         raise ConfigurationError(f"a corpus of {len(at_of)} groups; at least {FOLDS} are needed")
-    groups = sorted(at_of)
-    random.Random(seed).shuffle(groups)  # noqa: S311 - splits, not secrets
-    groups.sort(key=application_of.__getitem__)
-    fifths = [
-        tuple(sorted(chain.from_iterable(at_of[group] for group in groups[fold::FOLDS])))
-        for fold in range(FOLDS)
-    ]
+    rng = random.Random(seed)  # noqa: S311 - splits, not secrets
+    parts: list[list[list[int]]] = [[[], [], []] for _ in range(FOLDS)]
+    dealt = 0
+    for application in sorted(of_application):
+        groups = sorted(of_application[application])
+        rng.shuffle(groups)
+        calibrating = 2 if len(groups) < FEW_GROUPS else 1
+        for group in groups:
+            for fold in range(FOLDS):
+                place = (dealt - fold) % FOLDS
+                part = _TEST if place == 0 else _CALIBRATION if place <= calibrating else _TRAIN
+                parts[fold][part] += at_of[group]
+            dealt += 1
     return [
-        Split(
-            name=f"fold {fold + 1}",
-            train=_joined(*(fifths[(fold + step) % FOLDS] for step in range(2, FOLDS))),
-            calibration=fifths[(fold + 1) % FOLDS],
-            test=fifths[fold],
-        )
-        for fold in range(FOLDS)
+        Split(f"fold {fold + 1}", *(tuple(sorted(part)) for part in of_fold))
+        for fold, of_fold in enumerate(parts)
     ]
 
 
@@ -92,7 +98,3 @@ def by_application(answers: Sequence[Answer], seed: int, least: int) -> list[Spl
         if train and calibration:
             splits.append(Split(f"without {application}", train, calibration, test))
     return splits
-
-
-def _joined(*parts: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(chain(*parts)))
