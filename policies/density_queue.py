@@ -23,7 +23,7 @@ from policies.similar_lengths import best_window
 StageId = tuple[str, str]
 """Workflow and stage: whose calls share one density."""
 
-_KEY_COST = 24
+_KEY_COST = 32
 """A density looks at siblings and the cost model; a tick re-keys so many times fewer calls."""
 
 _Age = tuple[float, int, CallId]

@@ -35,7 +35,7 @@ from policies.lsdf import Lsdf
 QUANTUM_TOKENS = 20
 NEARLY_TOKENS = 50
 ROUND_TRIP_S = 0.005
-SCORED_PER_TICK = 64
+SCORED_PER_TICK = 16
 """Calls in flight after which the other instances wait for the next tick."""
 
 

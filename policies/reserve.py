@@ -14,7 +14,7 @@ Settled:
 3. Calls with an SLO may starve, too: density can stay low for ever. So one dispatch in a hundred of
    an instance goes to the oldest call that has waited more than 30 s, whatever its class. They are
    not put on the reserve's own seats: under overload there are ever more of them, and a tenth of
-   the engine would go to what is late already (docs/decisions).
+   the engine would go to what is late already (docs/decisions/0007).
 4. Of an instance with a single seat one dispatch in ten is the reserve's: kept for good, the seat
    would never serve by density; never kept, best-effort calls would starve.
 5. A call of several sequences may take seats of both kinds; while it runs, the kind that it has

@@ -7,7 +7,7 @@ metric as in section 3.1, and `rem` the time that the call would still run:
 
 `definition` (default; what section 3.1 defines and the authors' code computes):
     sum of worth * min{1, (SLO / metric)^a} / rem
-`printed` (Eq. 4 to the letter, with the inverse ratio: who has most time left is worth least):
+`printed` (Eq. 4 to the letter, with the inverse ratio: who has most time is worth least):
     sum of worth * min{1, (metric / SLO)^a} / rem
 `slack` ("remaining time budget", and an earlier version of the code): what is worth most per second
     until it must be started, and calls that can no longer be in time ("doomed") after all others
@@ -16,7 +16,7 @@ metric as in section 3.1, and `rem` the time that the call would still run:
 By definition every call that is in time has f = 1, so that its density hardly depends on its SLO:
 a call of 200 prompt and 50 output tokens at 30 ms a token comes to 200 whether it has 5, 20 or 60 s
 (as printed: 60, 15, 5). What tells calls apart then is the length of prompts against outputs, and
-lateness once there is some. See docs/decisions for which reading to use.
+lateness once there is some. See docs/decisions/0008 for what each reading gives.
 
 Plain numbers: seconds, tokens. Nothing here knows an engine or a queue.
 """
