@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from dispatcher.core.types import CallClass, CallId, Key, SeatTag
 from dispatcher.core.views import CallView
@@ -25,6 +25,9 @@ StageId = tuple[str, str]
 
 _KEY_COST = 32
 """A density looks at siblings and the cost model; a tick re-keys so many times fewer calls."""
+
+SIBLINGS_AT_ONCE = 32
+"""Calls of a stage that are re-keyed with one that has changed; the rest have their round."""
 
 _Age = tuple[float, int, CallId]
 """Arrival, arrival sequence, call id."""
@@ -156,7 +159,7 @@ class DensityQueue(RescoredQueue):
             self._blend.note(call.spec.call_id, call.spec.workflow_id)
 
     def _rekey_siblings(self, call: CallView, stage: StageId, now_s: float) -> None:
-        for call_id in self._stages[stage]:
+        for call_id in list(islice(self._stages[stage], SIBLINGS_AT_ONCE)):
             if call_id != call.spec.call_id:
                 self.rekey(call_id, now_s)
 

@@ -60,7 +60,7 @@ from policies.fair_blend import FairBlend
 from policies.service_density import SHORTEST_S, Density, Part, Reading, density
 from policies.token_counters import TokenCounters
 
-SIBLINGS = 256
+SIBLINGS = 128
 """Live calls of a workflow that are looked at for those of one stage."""
 _BEST_EFFORT_START_S = 3_600.0
 

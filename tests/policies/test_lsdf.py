@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from policy_fakes import FakeInstance, fake_call, fake_fleet, fake_instance
+from policy_fakes import CountingFleet, FakeInstance, fake_call, fake_fleet, fake_instance
 
 from dispatcher.core.service_gain import CODE_WEIGHTS
 from dispatcher.core.types import CallClass, LengthEstimate, Slo
-from policies.lsdf import Lsdf, times
+from policies.density_queue import SIBLINGS_AT_ONCE
+from policies.lsdf import SIBLINGS, Lsdf, times
 
 # 0.5 ms per prompt token, 20 ms per output token: a call of 200 + 100 tokens takes 0.1 + 2 s
 PREFILL_S, DECODE_S = 0.1, 2.0
@@ -154,6 +155,25 @@ def test_a_sibling_that_arrives_changes_the_density_of_those_that_wait(here):
     fleet.calls[second.spec.call_id] = second
     queue.push(second, 0.0)
     assert queue.select("", 0.0) is first
+
+
+def test_a_wide_stage_costs_a_bounded_number_of_looks(here):
+    calls = [collective(f"c{number}", number) for number in range(300)]
+    fleet = CountingFleet({here.spec.instance_id: here}, {c.spec.call_id: c for c in calls})
+    ordering = Lsdf()
+    queue = ordering.queue(here, fleet)
+    for call in calls:
+        queue.push(call, 0.0)
+    again = collective("c0", 0)
+    queue.remove(again.spec.call_id)
+    fleet.asked = 0
+    queue.push(again, 1.0)
+    assert fleet.asked <= 3 * SIBLINGS
+    queue.remove(again.spec.call_id)
+    keys = []
+    queue.rekey = lambda call_id, now_s: keys.append(call_id)
+    queue.push(again, 1.0)
+    assert 0 < len(keys) <= SIBLINGS_AT_ONCE
 
 
 def test_a_sibling_that_runs_has_less_before_it(here):
