@@ -185,6 +185,7 @@ VARIANTS = [
     {"routing": "least-backlog-late"},
     {"fairness": 0.5},
     {"window": 2},
+    {"preemption": True},
 ]
 
 
@@ -212,6 +213,8 @@ def test_under_permanent_overload_every_call_ends(params, seats, engines, seed):
                 prompt_tokens=rng.randint(2_000, 4_000),
             )
         world.post(ev.Tick(), after_s=1.0)
+        for attempt in sorted(world.to_stop):
+            world.end_attempt(attempt, Outcome.PREEMPTED)
         world.end(rng.choice(world.in_flight()))
         if all(name in world.ended for name in early):
             break
