@@ -76,13 +76,16 @@ class Worker:
         process = task.result()
         return None if process.ended else process.pid
 
-    async def run(self, function: Callable[[A], R], argument: A, limit_s: float) -> R:
+    async def run(
+        self, function: Callable[[A], R], argument: A, limit_s: float, *, small: bool = False
+    ) -> R:
         """What `function(argument)` returns there.
 
         Args:
             function: Top-level: it travels by its name.
             argument: Can be pickled.
             limit_s: After so long the process is killed.
+            small: The argument is pickled in no time: going to a thread for it would take longer.
 
         Raises:
             WorkerError: The function raised, or cannot travel.
@@ -92,7 +95,10 @@ class Worker:
             process = self._started()
             try:
                 async with asyncio.timeout(limit_s):
-                    job = await asyncio.to_thread(_packed, function, argument)
+                    if small:
+                        job = _packed(function, argument)
+                    else:
+                        job = await asyncio.to_thread(_packed, function, argument)
                     # starting it goes on where this is given up: who ends it waits for it
                     fine, result = await (await asyncio.shield(process)).ask(job)
             except TimeoutError:
@@ -129,7 +135,7 @@ class Worker:
 
 
 def _packed(function: Callable[[A], R], argument: A) -> bytes:
-    """In a thread: what is large, or made of many parts, takes long."""
+    """What is large, or made of many parts, takes long."""
     try:
         return pickle.dumps((function, argument))
     except Exception as error:
@@ -180,8 +186,8 @@ class _Process:
         answer: asyncio.Future[tuple[bool, object]] = asyncio.get_running_loop().create_future()
         self._jobs[number] = answer
         try:
-            self._writer.write(HEAD.pack(number, len(job)))
-            self._writer.write(job)
+            # at once: each write that wakes the process may cost this one its core
+            self._writer.writelines((HEAD.pack(number, len(job)), job))
             if self.ended:
                 raise WorkerLostError("the worker process has ended")
             return await answer

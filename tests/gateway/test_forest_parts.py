@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from dispatcher.core.types import CallId, CallSpec, LengthEstimate, WorkflowId
+from dispatcher.gateway.forest.allowance import Allowance
 from dispatcher.gateway.forest.comparison import LEAST_CALLS, WINDOW, Comparison, pinball
-from dispatcher.gateway.forest.evidence import PAIRS_MAX, PROBATION_CALLS, Evidence, Guess
+from dispatcher.gateway.forest.evidence import OPEN_MAX, PAIRS_MAX, PROBATION_CALLS, Evidence, Guess
 from dispatcher.gateway.forest.inside import _arrays
 from dispatcher.gateway.forest.limits import known_exactly, within_limits
 from dispatcher.gateway.forest.rows import RowWindow, packed, to_json
@@ -127,20 +128,26 @@ def law(middle: float) -> LengthEstimate:
     return LengthEstimate(middle, tuple((p / 20, middle * p / 10) for p in range(1, 20)), "forest")
 
 
-def observe(evidence: Evidence, said: float, came: int, number: int = 1) -> None:
-    call_id = CallId("c")
-    guess = Guess(number, law(said), law(said), law(100.0), b"")
-    evidence.said(call_id, guess)
-    assert evidence.length_came(call_id, came, 1) == guess
+def observe(evidence: Evidence, said: float, came: int) -> None:
+    evidence.length_came(Guess(1, law(said), law(said), law(100.0), b""), came)
 
 
-def test_what_another_forest_said_is_no_evidence() -> None:
+def test_guesses_are_kept_until_their_calls_end_and_no_more_than_so_many() -> None:
     evidence = Evidence(Coverage)
-    for _ in range(300):
-        observe(evidence, said=100.0, came=5_000, number=7)
-    assert evidence.complaint() is None
-    assert evidence.stats()["calibration"]["calls"] == 0  # type: ignore[index]
-    assert evidence.length_came(CallId("never asked"), 5, 1) is None
+    guess = Guess(1, law(100.0), law(100.0), law(100.0), b"")
+    for number in range(OPEN_MAX + 1):
+        evidence.said(CallId(f"c{number}"), guess)
+    assert evidence.taken(CallId("c0")) is None
+    assert evidence.taken(CallId("c1")) == guess
+    assert evidence.taken(CallId("c1")) is None
+
+
+def test_so_much_at_once_and_so_much_a_second() -> None:
+    allowance = Allowance(per_s=10.0, at_once=5.0, now_s=100.0)
+    assert [allowance.take(100.0) for _ in range(6)] == [True] * 5 + [False]
+    assert [allowance.take(100.15) for _ in range(2)] == [True, False]
+    assert [allowance.take(1e9) for _ in range(6)] == [True] * 5 + [False]
+    assert not allowance.take(1.0)
 
 
 def test_quantiles_are_moved_to_where_lengths_come() -> None:
@@ -186,8 +193,9 @@ def test_open_guesses_go_over_to_a_forest_that_takes_a_lost_ones_place() -> None
     evidence = Evidence(Coverage)
     evidence.said(CallId("a"), Guess(1, law(100.0), law(100.0), law(100.0), b""))
     evidence.same_forest_again(2)
-    evidence.length_came(CallId("a"), 50, 2)
-    assert evidence.stats()["calibration"]["calls"] == 1  # type: ignore[index]
+    guess = evidence.taken(CallId("a"))
+    assert guess is not None
+    assert guess.number == 2
 
 
 # --- comparison ---------------------------------------------------------------------------------

@@ -55,17 +55,14 @@ class Evidence:
         if len(self._open) > OPEN_MAX:
             self._open.popitem(last=False)
 
-    def length_came(self, call_id: CallId, tokens: int, number: int) -> Guess | None:
-        """A call has ended well; it counts where the forest of that number had guessed.
+    def taken(self, call_id: CallId) -> Guess | None:
+        """What was said of a call that has ended; it is not kept any longer."""
+        return self._open.pop(call_id, None)
 
-        Returns:
-            What any forest had guessed.
-        """
-        guess = self._open.pop(call_id, None)
-        if guess is not None and guess.number == number and tokens > 0:
-            self._observe(guess.raw, tokens)
-            self._comparison.learn(guess.corrected, guess.fallback, tokens)
-        return guess
+    def length_came(self, guess: Guess, tokens: int) -> None:
+        """So long did a call become of which this forest had said that; at least 1 token."""
+        self._observe(guess.raw, tokens)
+        self._comparison.learn(guess.corrected, guess.fallback, tokens)
 
     def _observe(self, raw: LengthEstimate, tokens: int) -> None:
         self._pairs.append((raw, tokens))

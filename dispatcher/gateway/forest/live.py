@@ -22,6 +22,7 @@ from dispatcher.core.events import CallArrived, Dispatched, Event
 from dispatcher.core.ports import LengthPredictor
 from dispatcher.core.types import CallId, CallSpec, LengthEstimate
 from dispatcher.core.views import FleetView
+from dispatcher.gateway.forest.allowance import Allowance
 from dispatcher.gateway.forest.evidence import Evidence, Guess
 from dispatcher.gateway.forest.health import Health, State
 from dispatcher.gateway.forest.inside import Batch, Trained, predict
@@ -35,8 +36,11 @@ from dispatcher.trained import TrainedLengths
 log = logging.getLogger("headway.forest")
 
 BATCH_CALLS = 16
-LINGER_S = 0.002
+LINGER_S = 0.004
 """A batch that is not full waits so long for more calls."""
+LEARNED_PER_S, LEARNED_AT_ONCE = 100.0, 1_000.0
+"""Calls that are taken into account: of more, the forest would learn no more, and the event loop
+would do it all the time."""
 _STUCK = 10.0
 """A worker that takes so many times `late_s` for a batch is killed."""
 
@@ -81,6 +85,9 @@ class LiveForest:
         )
         self._health = Health(clock, time_of_day)
         self._evidence = Evidence(method.coverage)
+        self._allowance = Allowance(LEARNED_PER_S, LEARNED_AT_ONCE, clock())
+        #: ended calls beyond the allowance
+        self._passed_over = 0
         self._asked: deque[_Asked] = deque()
         self._wake = asyncio.Event()
         #: why there is no forest where there was one, or should be
@@ -128,14 +135,22 @@ class LiveForest:
         """A call has ended well: one more to train on, and to judge the forest by."""
         self._fallback.learn(spec, output_tokens)
         try:
-            number = self._trainer.number
-            guess = self._evidence.length_came(spec.call_id, output_tokens, number)
-            if output_tokens > 0 and not known_exactly(spec):
-                features = packed(self._method.features(spec)) if guess is None else guess.features
-                self._window.add(features, spec.workflow_id, output_tokens)
+            self._take_in(spec, output_tokens)
         except Exception:
             # the scheduler has a call to end, whatever its predictor thinks of it
             log.exception("the length forest cannot learn from call %s", spec.call_id)
+
+    def _take_in(self, spec: CallSpec, output_tokens: int) -> None:
+        guess = self._evidence.taken(spec.call_id)
+        if output_tokens < 1 or known_exactly(spec):
+            return
+        if not self._allowance.take(self._clock()):
+            self._passed_over += 1
+            return
+        if guess is not None and guess.number == self._trainer.number:
+            self._evidence.length_came(guess, output_tokens)
+        features = packed(self._method.features(spec)) if guess is None else guess.features
+        self._window.add(features, spec.workflow_id, output_tokens)
         self._settle()
         self._trainer.call_ended()
 
@@ -190,7 +205,8 @@ class LiveForest:
         began_s = self._clock()
         job = Batch(self._window.width, b"".join(asked.features for asked in batch))
         try:
-            said = await self._worker.run(predict, job, _STUCK * self._settings.late_s)
+            limit_s = _STUCK * self._settings.late_s
+            said = await self._worker.run(predict, job, limit_s, small=True)
         except WorkerError as error:
             self._counters.count(Fate.FAILED, len(batch))
             self._forget(f"predicting failed: {error}")
@@ -286,6 +302,7 @@ class LiveForest:
             **self._health.told(),
             "calls": len(self._window),
             "calls_max": self._settings.window,
+            "calls_passed_over": self._passed_over,
             "training": self._trainer.told(),
             "worker": {
                 "pid": self._worker.pid,
