@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 from pathlib import Path
+from typing import Any
 
 import forest_fakes
 import pytest
-from forest_fakes import retry_at_once, rig
+from forest_fakes import REAL, retry_at_once, rig
 from tuner_fakes import alive
 
 from dispatcher.gateway.forest.live import BATCH_CALLS
@@ -229,6 +231,37 @@ async def test_lengths_that_drift_take_the_forest_out_until_a_new_one_has_proved
             await asyncio.gather(*(forest.guess(700 + 60 * n) for n in range(10)))
         assert forest.told["state"] == "in_use"
         assert (await forest.ask()).expected_tokens > 800
+
+
+async def test_features_that_drift_are_noticed_and_learned() -> None:
+    rng = random.Random(5)
+
+    def old() -> tuple[int, dict[str, Any]]:
+        return round(100 * rng.lognormvariate(0, 0.4)) + 1, {"prompt_tokens": 100}
+
+    def new() -> tuple[int, dict[str, Any]]:
+        more = {"model": "other", "prompt_tokens": 20_000, "application": "reports"}
+        return round(3_000 * rng.lognormvariate(0, 0.4)) + 1, more
+
+    async with rig(REAL, train_after_calls=400) as forest:
+        for _ in range(300):
+            tokens, more = old()
+            forest.forest.learn(forest.spec(**more), tokens)
+        await forest.until_state("in_use")
+
+        async def ten() -> None:
+            calls = [new() for _ in range(10)]
+            await asyncio.gather(*(forest.guess(tokens, **more) for tokens, more in calls))
+
+        while forest.told["state"] == "in_use":
+            await ten()
+        assert forest.told["state"] == "drifted"
+        assert forest.told["speaks"] == "fallback"
+        while forest.told["state"] == "drifted":
+            await ten()
+        assert forest.told["state"] == "in_use"
+        assert forest.told["training"]["number"] > 1
+        assert 2_000 < (await forest.ask(**new()[1])).quantile_tokens(0.5) < 4_500
 
 
 @pytest.fixture

@@ -100,12 +100,17 @@ class Evidence:
 
     # --- kept across restarts ---
 
+    def snapshot(self) -> Callable[[], dict[str, object]]:
+        """What `dump` would give, put into words later, in any thread."""
+        pairs, probation = tuple(self._pairs), self._probation
+        return lambda: {
+            "pairs": [[_flat(raw), tokens] for raw, tokens in pairs],
+            "probation": probation,
+        }
+
     def dump(self) -> dict[str, object]:
         """The latest estimates with what came."""
-        return {
-            "pairs": [[_flat(raw), tokens] for raw, tokens in self._pairs],
-            "probation": self._probation,
-        }
+        return self.snapshot()()
 
     def load(self, state: Mapping[str, object]) -> None:
         """Observe them once more.

@@ -318,12 +318,12 @@ class LiveForest:
 
     def snapshot(self) -> Callable[[], Mapping[str, object]]:
         """What `dump` would give, put into words later, in any thread."""
-        rows, evidence, names = self._window.rows(), self._evidence.dump(), self._method.names
+        rows, evidence, names = self._window.rows(), self._evidence.snapshot(), self._method.names
         trained = self._trainer.number > 0
         return lambda: {
             "names": names,
             "rows": to_json(rows),
-            "evidence": evidence,
+            "evidence": evidence(),
             "trained": trained,
         }
 
