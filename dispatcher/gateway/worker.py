@@ -8,6 +8,7 @@ imports the parent's main module, which is all of the gateway.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import pickle
@@ -26,6 +27,8 @@ R = TypeVar("R")
 NICE = 10
 """How far behind the gateway it stands in the line for a core."""
 
+_PIECE_BYTES = 1 << 17
+"""Written at once; a whole training set would be copied over and over."""
 _LAST_BREATH_S = 1.0
 """For a process that has closed its pipe to end, so that its exit code can be told."""
 
@@ -161,6 +164,7 @@ class _Process:
         #: by number; no more than it has lanes
         self._jobs: dict[int, asyncio.Future[tuple[bool, object]]] = {}
         self._asked = 0
+        self._sending = asyncio.Lock()
         self._watch = asyncio.create_task(self._read(reader), name=f"worker-{process.pid}")
 
     @staticmethod
@@ -186,13 +190,21 @@ class _Process:
         answer: asyncio.Future[tuple[bool, object]] = asyncio.get_running_loop().create_future()
         self._jobs[number] = answer
         try:
-            # at once: each write that wakes the process may cost this one its core
-            self._writer.writelines((HEAD.pack(number, len(job)), job))
+            await self._send(HEAD.pack(number, len(job)) + job)
             if self.ended:
                 raise WorkerLostError("the worker process has ended")
             return await answer
         finally:
             del self._jobs[number]
+
+    async def _send(self, message: bytes) -> None:
+        """In pieces that hold nobody up, one message after the other."""
+        # whoever reads tells that the process has ended, and how
+        async with self._sending:
+            with contextlib.suppress(OSError):
+                for start in range(0, len(message), _PIECE_BYTES):
+                    self._writer.write(message[start : start + _PIECE_BYTES])
+                    await self._writer.drain()
 
     async def end(self) -> None:
         """Kill it, whatever it does."""
