@@ -17,9 +17,6 @@ _PRIORITY_BOUND = 2**53 - 1
 #: Attempts that end together say the same of their instance: one in so long teaches its times.
 _TIMES_INTERVAL_S = 0.02
 
-#: Per sequence; Tempo, section 4.1, settled.
-_REFINE_TOKENS = 50
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -106,7 +103,7 @@ class Attempts:
         attempt = self.live.get(attempt_id)
         if attempt is not None:
             _count_tokens(attempt, output_tokens)
-            _refine(attempt.call)
+            attempt.call.refine()
             attempt.instance.progress(attempt, now_s)
 
     def end(self, event: AttemptEnded, now_s: float) -> Attempt:
@@ -164,17 +161,6 @@ class Attempts:
                 mean_running=max(1.0, running),
                 mean_resident_tokens=max(0.0, resident),
             )
-        )
-
-
-def _refine(call: Call) -> None:
-    """What a call has generated says how long it may still become, every so many tokens."""
-    done = call.generated_tokens / call.spec.seats
-    if done >= call.refined_at_tokens + _REFINE_TOKENS:
-        call.refined_at_tokens = done
-        length = call.first_length.longer_than(done)
-        call.length = (
-            length if call.spec.max_tokens is None else length.capped(call.spec.max_tokens)
         )
 
 

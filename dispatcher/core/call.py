@@ -19,6 +19,9 @@ from dispatcher.core.workflow_types import Placement, StageBudget
 if TYPE_CHECKING:
     from dispatcher.core.fleet import Instance
 
+_REFINE_TOKENS = 50
+"""Per sequence; Tempo, section 4.1, settled."""
+
 
 class Place(StrEnum):
     """Where a call is; always exactly one of these."""
@@ -84,10 +87,25 @@ class Call:
         return self.spec.call_id
 
     def begin_again(self) -> None:
-        """What it had generated is lost, and what that said of its length with it."""
+        """What it had generated reached nobody: it is lost, and what it said with it."""
         self.generated_tokens = 0
+        self.first_token_s = None
+        self.token_lag_s = None
+        self.estimate(self.first_length)
+
+    def estimate(self, length: LengthEstimate) -> None:
+        """Take an estimate that knows nothing of what has been generated."""
+        self.first_length = self.length = length
         self.refined_at_tokens = 0.0
-        self.length = self.first_length
+        self.refine()
+
+    def refine(self) -> None:
+        """What has been generated says how long it may still become, every so many tokens."""
+        done = self.generated_tokens / self.spec.seats
+        if done >= self.refined_at_tokens + _REFINE_TOKENS:
+            self.refined_at_tokens = done
+            length, limit = self.first_length.longer_than(done), self.spec.max_tokens
+            self.length = length if limit is None else length.capped(limit)
 
     @property
     def remaining_tokens(self) -> float:

@@ -245,7 +245,7 @@ class Coordinator:
         if call is None:
             return
         room_tokens = self.fleet.longest_output_tokens(call.candidates, call.spec.prompt_tokens)
-        call.first_length = call.length = event.length.capped(room_tokens)
+        call.estimate(event.length.capped(room_tokens))
         if call.attempt is not None:
             call.attempt.instance.progress(call.attempt, self._now_s)
         else:
@@ -334,9 +334,7 @@ class Coordinator:
             self._end(call, Outcome.ENGINE_ERROR, event.usage)
         else:
             call.avoid.add(instance.instance_id)
-            # what reached nobody does not count as generated
             call.begin_again()
-            call.first_token_s = None
             call.failures += 1
             if call.failures >= self.limits.max_attempts:
                 self._reject(call, RejectReason.ENGINE_FAILED, event.detail)

@@ -138,6 +138,37 @@ def test_a_preempted_call_begins_again_unless_the_driver_can_go_on():
     assert again.generated_tokens == 0
 
 
+def test_a_stopped_call_keeps_its_first_token_only_where_the_driver_can_go_on():
+    world = World(policy(preemption=StopAll(), tick_s=1.0))
+    world.up("i", seats=1)
+    world.arrive("a")
+    call = world.coordinator.calls[CallId("a")]
+    world.post(ev.FirstToken(world.attempt_of("a")), after_s=0.5)
+    first_s = world.now_s
+    world.post(ev.Tick(), after_s=1.0)
+    world.end("a", Outcome.PREEMPTED, output_tokens=20, resumable=True, token_lag_s=-1.0)
+    assert (call.first_token_s, call.generated_tokens) == (first_s, 20)
+    world.post(ev.Tick(), after_s=1.0)
+    world.end("a", Outcome.PREEMPTED, output_tokens=20, token_lag_s=-1.0)
+    assert (call.first_token_s, call.token_lag_s, call.generated_tokens) == (None, None, 0)
+    world.post(ev.FirstToken(world.attempt_of("a")), after_s=0.5)
+    assert call.first_token_s == world.now_s
+
+
+def test_an_estimate_that_comes_late_counts_what_has_been_generated():
+    world = World()
+    world.up("i", seats=1)
+    world.arrive("a")
+    call = world.coordinator.calls[CallId("a")]
+    world.post(ev.Progress(world.attempt_of("a"), 120))
+    known = LengthEstimate(100.0, ((0.5, 100.0), (0.95, 400.0)))
+    world.post(ev.EstimateReady(CallId("a"), known))
+    assert call.first_length == known
+    assert call.length == known.longer_than(120)
+    world.end("a", Outcome.ENGINE_ERROR, retryable=True)
+    assert call.length == known
+
+
 def test_preemptions_are_not_failures():
     world = World(policy(preemption=StopAll(), tick_s=1.0), limits=Limits(max_attempts=2))
     world.up("i", seats=1)
