@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import random
 from collections.abc import Callable
@@ -12,7 +13,14 @@ import pytest
 from dispatcher.core.types import CallId, CallSpec, LengthEstimate, WorkflowId
 from dispatcher.gateway.forest.allowance import Allowance
 from dispatcher.gateway.forest.comparison import LEAST_CALLS, WINDOW, Comparison, pinball
-from dispatcher.gateway.forest.evidence import OPEN_MAX, PAIRS_MAX, PROBATION_CALLS, Evidence, Guess
+from dispatcher.gateway.forest.evidence import (
+    OBSERVED_AT_ONCE,
+    OPEN_MAX,
+    PAIRS_MAX,
+    PROBATION_CALLS,
+    Evidence,
+    Guess,
+)
 from dispatcher.gateway.forest.inside import _arrays
 from dispatcher.gateway.forest.limits import known_exactly, within_limits
 from dispatcher.gateway.forest.rows import RowWindow, packed, to_json
@@ -128,18 +136,113 @@ def law(middle: float) -> LengthEstimate:
     return LengthEstimate(middle, tuple((p / 20, middle * p / 10) for p in range(1, 20)), "forest")
 
 
+def guess(said: float) -> Guess:
+    return Guess(law(said), law(said), law(100.0), b"")
+
+
+def nobody(call_id: CallId) -> bool:
+    return False
+
+
+def everybody(call_id: CallId) -> bool:
+    return True
+
+
 def observe(evidence: Evidence, said: float, came: int) -> None:
-    evidence.length_came(Guess(1, law(said), law(said), law(100.0), b""), came)
+    evidence.said(CallId("c"), guess(said))
+    evidence.ended(CallId("c"), came)
+    evidence.catch_up(nobody)
+
+
+def seen(evidence: Evidence) -> Any:
+    return evidence.stats()["calibration"]["calls"]  # type: ignore[index]
 
 
 def test_guesses_are_kept_until_their_calls_end_and_no_more_than_so_many() -> None:
     evidence = Evidence(Coverage)
-    guess = Guess(1, law(100.0), law(100.0), law(100.0), b"")
     for number in range(OPEN_MAX + 1):
-        evidence.said(CallId(f"c{number}"), guess)
-    assert evidence.taken(CallId("c0")) is None
-    assert evidence.taken(CallId("c1")) == guess
-    assert evidence.taken(CallId("c1")) is None
+        evidence.said(CallId(f"c{number}"), guess(100.0))
+    assert evidence.ended(CallId("c0"), 5) is None
+    assert evidence.ended(CallId("c1"), 5) == guess(100.0)
+    assert evidence.ended(CallId("c1"), 5) is None
+    evidence.new_forest(on_probation=False)
+    assert evidence.ended(CallId("c2"), 5) is None
+
+
+def test_lengths_count_in_the_order_in_which_the_forest_was_asked() -> None:
+    evidence = Evidence(Coverage)
+    for name in "abcd":
+        evidence.said(CallId(name), guess(100.0))
+    evidence.ended(CallId("b"), 50)
+    evidence.ended(CallId("c"), None)
+    evidence.catch_up(everybody)
+    assert seen(evidence) == 0
+    evidence.ended(CallId("a"), 900)
+    evidence.catch_up(everybody)
+    assert seen(evidence) == 2
+    # whoever failed is not waited for
+    evidence.said(CallId("e"), guess(100.0))
+    evidence.ended(CallId("e"), 70)
+    evidence.catch_up(lambda call_id: call_id != "d")
+    assert seen(evidence) == 3
+
+
+def test_what_waited_behind_a_long_call_counts_bit_by_bit() -> None:
+    evidence = Evidence(Coverage)
+    for number in range(3 * OBSERVED_AT_ONCE):
+        evidence.said(CallId(f"c{number}"), guess(100.0))
+        evidence.ended(CallId(f"c{number}"), 50)
+    evidence.catch_up(everybody)
+    assert seen(evidence) == OBSERVED_AT_ONCE
+    evidence.catch_up(everybody)
+    assert seen(evidence) == 2 * OBSERVED_AT_ONCE
+
+
+def test_a_forest_that_is_right_stays_in_use_while_its_long_calls_go_on() -> None:
+    """Hundreds in flight, as long as they are: those that end first are the short ones."""
+    evidence = Evidence(Coverage)
+    evidence.new_forest(on_probation=False)
+    rng = random.Random(11)
+    flying: list[tuple[float, str, int]] = []
+    ended = 0
+    for number in range(4_000):
+        while flying and flying[0][0] <= number:
+            _, name, tokens = heapq.heappop(flying)
+            evidence.ended(CallId(name), tokens)
+            evidence.catch_up(everybody)
+            ended += 1
+            assert evidence.complaint() is None, f"{ended} calls have ended"
+            if seen(evidence) >= 200:
+                middle = evidence.corrected(law(100.0)).quantile_tokens(0.5)
+                assert middle == pytest.approx(100.0, rel=0.3)
+        tokens = rng.randint(1, 200)
+        evidence.said(CallId(f"c{number}"), guess(100.0))
+        heapq.heappush(flying, (number + 3.0 * tokens, f"c{number}", tokens))
+    assert seen(evidence) == 500
+
+
+def test_a_forest_on_probation_is_told_from_one_that_is_known_to_be_off() -> None:
+    evidence = Evidence(Coverage)
+    evidence.new_forest(on_probation=True)
+    assert evidence.on_probation
+    for _ in range(PROBATION_CALLS - 1):
+        observe(evidence, said=100.0, came=5_000)
+    assert not evidence.on_probation
+    assert "quantile covers" in str(evidence.complaint())
+
+
+def test_a_forest_is_not_believed_before_it_can_be_told_from_the_fallback() -> None:
+    evidence = Evidence(Coverage)
+    evidence.new_forest(on_probation=True)
+    rng = random.Random(12)
+    for _ in range(WINDOW):
+        # calls are of one length or the other; the fallback knows which, the forest the mix only
+        tokens = rng.choice((60, 140))
+        exact = LengthEstimate(float(tokens), ((0.05, tokens - 1.0), (0.95, tokens + 1.0)))
+        evidence.said(CallId("c"), Guess(law(100.0), law(100.0), exact, b""))
+        evidence.ended(CallId("c"), tokens)
+        evidence.catch_up(nobody)
+        assert evidence.complaint() is not None
 
 
 def test_so_much_at_once_and_so_much_a_second() -> None:
@@ -187,15 +290,6 @@ def test_evidence_comes_back_with_its_corrections() -> None:
         with pytest.raises((KeyError, ValueError, TypeError)):
             again.load(spoilt)
         assert again.dump() == before
-
-
-def test_open_guesses_go_over_to_a_forest_that_takes_a_lost_ones_place() -> None:
-    evidence = Evidence(Coverage)
-    evidence.said(CallId("a"), Guess(1, law(100.0), law(100.0), law(100.0), b""))
-    evidence.same_forest_again(2)
-    guess = evidence.taken(CallId("a"))
-    assert guess is not None
-    assert guess.number == 2
 
 
 # --- comparison ---------------------------------------------------------------------------------

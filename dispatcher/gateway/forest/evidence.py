@@ -1,4 +1,8 @@
-"""What the forest said, what came, and what follows: its corrections, and whether to believe it."""
+"""What the forest said, what came, and what follows: its corrections, and whether to believe it.
+
+Lengths count in the order in which their calls were asked about, not in that in which they come:
+of the calls in flight the short ones end first, and by these alone any forest says too much.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +11,41 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from dispatcher.core.types import CallId, LengthEstimate
-from dispatcher.gateway.forest.comparison import Comparison
+from dispatcher.gateway.forest.comparison import LEAST_CALLS, Comparison
 from dispatcher.trained import Coverage
 
 OPEN_MAX = 20_000
-"""Calls whose estimates are kept until their lengths are known."""
+"""Calls whose estimates are kept until all that were asked about before have ended."""
+OBSERVED_AT_ONCE = 8
+"""Lengths that count with each call that ends: behind a long call many may wait."""
 PAIRS_MAX = 500
 """Estimates with what came that are kept across restarts."""
-PROBATION_CALLS = 100
-"""So many lengths have to come before a forest is believed whose predecessor had drifted."""
+PROBATION_CALLS = LEAST_CALLS
+"""So many lengths have to come before a forest is believed whose predecessor had drifted; with
+fewer it would be believed before it can be told from the fallback."""
 
 
 class Guess(NamedTuple):
     """What was said of a call."""
 
-    number: int
-    """Of the forest that said it."""
     raw: LengthEstimate
     corrected: LengthEstimate
     """What the call was given, or would have been."""
     fallback: LengthEstimate
     features: bytes
     """Of the call, as they were packed to ask."""
+
+
+class _Open:
+    """A call that was asked about."""
+
+    __slots__ = ("ended", "guess", "tokens")
+
+    def __init__(self, guess: Guess) -> None:
+        self.guess = guess
+        self.ended = False
+        #: its length, where that counts
+        self.tokens: int | None = None
 
 
 class Evidence:
@@ -38,8 +55,8 @@ class Evidence:
         self._new_coverage = coverage
         self._coverage = coverage()
         self._comparison = Comparison()
-        #: of calls that have not ended, oldest first
-        self._open: OrderedDict[CallId, Guess] = OrderedDict()
+        #: in the order in which this forest was asked
+        self._open: OrderedDict[CallId, _Open] = OrderedDict()
         #: what was said and what came, oldest first
         self._pairs: deque[tuple[LengthEstimate, int]] = deque(maxlen=PAIRS_MAX)
         #: lengths that have to come before it is believed
@@ -51,18 +68,40 @@ class Evidence:
 
     def said(self, call_id: CallId, guess: Guess) -> None:
         """Of a call whose length will be known, perhaps."""
-        self._open[call_id] = guess
+        self._open.pop(call_id, None)
+        self._open[call_id] = _Open(guess)
         if len(self._open) > OPEN_MAX:
             self._open.popitem(last=False)
 
-    def taken(self, call_id: CallId) -> Guess | None:
-        """What was said of a call that has ended; it is not kept any longer."""
-        return self._open.pop(call_id, None)
+    def ended(self, call_id: CallId, tokens: int | None) -> Guess | None:
+        """A call has ended; what this forest had said of it, if anything.
 
-    def length_came(self, guess: Guess, tokens: int) -> None:
-        """So long did a call become of which this forest had said that; at least 1 token."""
-        self._observe(guess.raw, tokens)
-        self._comparison.learn(guess.corrected, guess.fallback, tokens)
+        Args:
+            call_id: Which.
+            tokens: So long did it become, at least 1; `None`: that shall not count.
+        """
+        found = self._open.get(call_id)
+        if found is None or found.ended:
+            return None
+        found.ended, found.tokens = True, tokens
+        return found.guess
+
+    def catch_up(self, alive: Callable[[CallId], bool]) -> None:
+        """Let lengths count whose turn has come.
+
+        Args:
+            alive: Whether a call may still end well; those that failed are waited for no longer.
+        """
+        for _ in range(OBSERVED_AT_ONCE):
+            if not self._open:
+                return
+            call_id, first = next(iter(self._open.items()))
+            if not first.ended and alive(call_id):
+                return
+            del self._open[call_id]
+            if first.tokens is not None:
+                self._observe(first.guess.raw, first.tokens)
+                self._comparison.learn(first.guess.corrected, first.guess.fallback, first.tokens)
 
     def _observe(self, raw: LengthEstimate, tokens: int) -> None:
         self._pairs.append((raw, tokens))
@@ -73,13 +112,14 @@ class Evidence:
         """Nothing is known of it; where the one before had drifted, it has to show first."""
         self._coverage = self._new_coverage()
         self._comparison = Comparison()
+        self._open.clear()
         self._pairs.clear()
         self._probation = PROBATION_CALLS if on_probation else 0
 
-    def same_forest_again(self, number: int) -> None:
-        """As good as the one before, by another number: what is known of that holds for it."""
-        for call_id, guess in list(self._open.items()):
-            self._open[call_id] = guess._replace(number=number)
+    @property
+    def on_probation(self) -> bool:
+        """Nothing speaks against it, but too little is known yet."""
+        return self._probation > 0 and not self._coverage.verdict().drifted
 
     def complaint(self) -> str | None:
         """Why the forest cannot be relied on; `None`: it can."""

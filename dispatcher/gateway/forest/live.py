@@ -141,14 +141,13 @@ class LiveForest:
             log.exception("the length forest cannot learn from call %s", spec.call_id)
 
     def _take_in(self, spec: CallSpec, output_tokens: int) -> None:
-        guess = self._evidence.taken(spec.call_id)
-        if output_tokens < 1 or known_exactly(spec):
+        counts = output_tokens >= 1 and not known_exactly(spec)
+        allowed = counts and self._allowance.take(self._clock())
+        guess = self._evidence.ended(spec.call_id, output_tokens if allowed else None)
+        self._evidence.catch_up(self._calls.__contains__)
+        if not allowed:
+            self._passed_over += counts
             return
-        if not self._allowance.take(self._clock()):
-            self._passed_over += 1
-            return
-        if guess is not None and guess.number == self._trainer.number:
-            self._evidence.length_came(guess, output_tokens)
         features = packed(self._method.features(spec)) if guess is None else guess.features
         self._window.add(features, spec.workflow_id, output_tokens)
         self._settle()
@@ -228,7 +227,7 @@ class LiveForest:
             self._counters.count(Fate.GONE)
             return
         corrected = within_limits(self._evidence.corrected(raw), call.spec)
-        guess = Guess(self._trainer.number, raw, corrected, call.first_length, asked.features)
+        guess = Guess(raw, corrected, call.first_length, asked.features)
         self._evidence.said(call.call_id, guess)
         took_s = self._clock() - asked.at_s
         self._counters.seconds.observe(took_s)
@@ -249,9 +248,7 @@ class LiveForest:
         """The worker has another forest now."""
         self._counters.trained.inc()
         self._trouble = self._slow_s = None
-        if again:
-            self._evidence.same_forest_again(result.number)
-        else:
+        if not again:
             self._evidence.new_forest(on_probation=self._health.state is State.DRIFTED)
         self._settle()
 
@@ -278,7 +275,8 @@ class LiveForest:
     def _settle(self) -> None:
         state, why = self._judged()
         self._health.now(state, why)
-        self._trainer.hurry = state is State.DRIFTED
+        # another forest would have to begin its probation anew
+        self._trainer.hurry = state is State.DRIFTED and not self._evidence.on_probation
 
     def _judged(self) -> tuple[State, str]:
         if not self._trainer.present:
