@@ -33,6 +33,14 @@ class Program:
     """Time that its attempts were out, those that have ended; side by side counts twice."""
     waited_s: float = 0.0
     """Time that its calls waited before they went out."""
+    out: int = 0
+    """Attempts that are out."""
+    out_since_s: float = 0.0
+    """Moments at which those went out, added up."""
+
+    def served_by_s(self, now_s: float) -> float:
+        """`served_s`, and how long those that are out have been."""
+        return self.served_s + max(0.0, self.out * now_s - self.out_since_s)
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +90,8 @@ class AttainedService:
                 spec = event.call.spec
                 program = self._touch(spec.workflow_id)
                 program.waited_s += max(0.0, now_s - event.call.enqueued_s)
+                program.out += 1
+                program.out_since_s += now_s
                 self._out[event.attempt_id] = _Out(
                     program, spec.workflow_id, spec.call_id, dispatched_s=now_s
                 )
@@ -96,6 +106,9 @@ class AttainedService:
             return
         program = out.program
         program.served_s += now_s - out.dispatched_s
+        program.out -= 1
+        # sums of floats drift; where nothing is out they are nothing
+        program.out_since_s = program.out_since_s - out.dispatched_s if program.out else 0.0
         again = fleet.call(out.call_id) is not None
         if again and not event.resumable:
             program.tokens -= out.output_tokens

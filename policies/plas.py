@@ -19,18 +19,25 @@ Settled, and deviations:
    Exact between calls, therefore, and not within them.
 4. In a level first come, first served; the client's own priority goes before arrival.
 5. A program's level is looked at anew when its call comes up, since service only grows; promotions
-   are found on ticks.
+   are found on ticks. Only the first call of a program is ranked among those of others: where it is
+   not promoted, none behind it is.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+
 from dispatcher.core.ports import CallQueue
-from dispatcher.core.types import Key, SeatTag
+from dispatcher.core.types import CallId, Key, SeatTag, WorkflowId
 from dispatcher.core.views import CallView, FleetView, InstanceView
 from policies.attained_service import AttainedService
 from policies.rescored_queue import RescoredQueue
 
 _KEY_COST = 4
+
+_Turn = tuple[int, int, CallId]
+"""Client priority, arrival sequence, call id."""
 
 
 class Plas:
@@ -47,8 +54,8 @@ class Plas:
         ...     spec = Fake(call_id=name, workflow_id=name[0], client_priority=0)
         ...     return Fake(spec=spec, sequence=sequence, enqueued_s=0.0)
         >>> had = {
-        ...     "a": Fake(tokens=900.0, served_s=9.0, waited_s=0.0),
-        ...     "b": Fake(tokens=300.0, served_s=3.0, waited_s=0.0),
+        ...     "a": Fake(tokens=900.0, served_by_s=lambda now_s: 9.0, waited_s=0.0),
+        ...     "b": Fake(tokens=300.0, served_by_s=lambda now_s: 3.0, waited_s=0.0),
         ... }
         >>> waiting = Plas(Fake(of=had.__getitem__)).queue(None, Fake())
         >>> waiting.push(call("a1", 1), 0.0)
@@ -70,9 +77,7 @@ class Plas:
 
     def queue(self, instance: InstanceView | None, fleet: FleetView) -> CallQueue:
         """Calls by level, which is looked at anew as they come up."""
-        return LevelQueue(
-            lambda call, now_s: self.key(call, instance, fleet, now_s), cost=_KEY_COST
-        )
+        return LevelQueue(lambda call, now_s: self.key(call, instance, fleet, now_s))
 
     def key(
         self, call: CallView, instance: InstanceView | None, fleet: FleetView, now_s: float
@@ -83,7 +88,7 @@ class Plas:
         ratio = self.promote_ratio
         if ratio is not None and level > 0.0:
             waited_s = program.waited_s + max(0.0, now_s - call.enqueued_s)
-            level = 0.0 if waited_s >= ratio * program.served_s else level
+            level = 0.0 if waited_s >= ratio * program.served_by_s(now_s) else level
         return (level, float(call.spec.client_priority))
 
     def latest_start_s(
@@ -93,7 +98,77 @@ class Plas:
         return None
 
 
-class LevelQueue(RescoredQueue):
+class LevelQueue:
+    """Programs by level, and the calls of each by priority and arrival.
+
+    However many calls a program has here, a change of its level moves one of them: O(log n) per
+    call, and per program that was served since.
+
+    Args:
+        key: Where a call stands now: (level of its program, client priority).
+    """
+
+    def __init__(self, key: Callable[[CallView, float], Key]) -> None:
+        self._firsts = _Firsts(key, cost=_KEY_COST)
+        self._live: dict[CallId, CallView] = {}
+        #: calls of each program, first to go first
+        self._programs: dict[WorkflowId, list[_Turn]] = {}
+        #: latest moment that was told
+        self._now_s = float("-inf")
+
+    def push(self, call: CallView, now_s: float) -> None:
+        """Add a call; it must not be here yet."""
+        self._now_s = now_s
+        call_id = call.spec.call_id
+        if call_id in self._live:
+            raise KeyError(f"call {call_id} is queued here already")
+        turns, turn = self._programs.get(call.spec.workflow_id, []), _turn(call)
+        if not turns or turn < turns[0]:
+            self._firsts.push(call, now_s)  # first: where it raises, nothing has changed
+            if turns:
+                self._firsts.remove(turns[0][2])
+        self._live[call_id] = call
+        insort(turns, turn)
+        self._programs[call.spec.workflow_id] = turns
+
+    def remove(self, call_id: CallId) -> None:
+        """Take a call out. Raises `KeyError` when it is not here."""
+        call = self._live[call_id]
+        program = call.spec.workflow_id
+        turns = self._programs[program]
+        at = bisect_left(turns, _turn(call))
+        if at == 0 and len(turns) > 1:
+            self._firsts.push(self._live[turns[1][2]], self._now_s)
+        if at == 0:
+            self._firsts.remove(call_id)
+        del turns[at], self._live[call_id]
+        if not turns:
+            del self._programs[program]
+
+    def refresh(self, call: CallView, now_s: float) -> None:
+        """Look at the call's program anew. Raises `KeyError` when the call is not here."""
+        self._now_s = now_s
+        program = self._live[call.spec.call_id].spec.workflow_id
+        self._firsts.rekey(self._programs[program][0][2], now_s)
+
+    def select(self, seat: SeatTag, now_s: float) -> CallView | None:
+        """The first call of the program on the lowest level; ties: priority, then arrival."""
+        self._now_s = now_s
+        return self._firsts.select(seat, now_s)
+
+    def rescore(self, now_s: float, limit: int) -> bool:
+        """Look at the next programs of the round, or begin one; True when some are left."""
+        self._now_s = now_s
+        return self._firsts.rescore(now_s, limit)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __iter__(self) -> Iterator[CallView]:
+        return iter(self._live.values())
+
+
+class _Firsts(RescoredQueue):
     """Looks again at a call that comes up: its program may have been served since."""
 
     def select(self, seat: SeatTag, now_s: float) -> CallView | None:
@@ -104,3 +179,7 @@ class LevelQueue(RescoredQueue):
             if self._sorted[0] <= first:
                 return super().select(seat, now_s)
         return None
+
+
+def _turn(call: CallView) -> _Turn:
+    return (call.spec.client_priority, call.sequence, call.spec.call_id)

@@ -108,6 +108,55 @@ def test_promotion_is_found_on_ticks():
     assert queue.select("", 31.0) is patient
 
 
+def test_a_program_that_is_being_served_is_not_promoted_for_having_waited():
+    world, _, _ = plas_world(seats=2)
+    world.arrive("a1", "a")
+    world.arrive("other", "other")
+    world.post(ev.Progress(world.attempt_of("a1"), 2_000), after_s=20.0)
+    world.arrive("a2", "a")
+    world.arrive("b1", "b")
+    assert world.sent(world.end("other")) == [("b1", "i")]
+
+
+# --- many calls of one program --------------------------------------------------------------------
+
+
+def test_however_many_calls_a_program_has_its_level_is_looked_at_once():
+    looked = []
+
+    class Watched(Had):
+        def of(self, workflow_id):
+            looked.append(workflow_id)
+            return super().of(workflow_id)
+
+    had = Watched(wide=Program(0, 1e9), other=Program(500, 1e9))
+    plas, fleet = ordering(had)
+    queue = plas.queue(None, fleet)
+    for number in range(500):
+        queue.push(call(f"wide{number}", number, "wide"), 0.0)
+    queue.push(call("other", 500, "other"), 0.0)
+    assert len(queue) == len(list(queue)) == 501
+    had.programs["wide"] = Program(900, 1e9)
+    looked.clear()
+    assert queue.select("", 0.0).spec.call_id == "other"
+    assert len(looked) <= 4
+
+
+def test_a_program_goes_on_with_its_next_call_wherever_one_is_taken_out():
+    plas, fleet = ordering(Had(a=Program(0, 1e9), b=Program(500, 1e9)))
+    queue = plas.queue(None, fleet)
+    for number, (name, workflow) in enumerate([("a1", "a"), ("b1", "b"), ("a2", "a"), ("a3", "a")]):
+        queue.push(call(name, number, workflow), 0.0)
+    queue.remove("a2")
+    given_out = []
+    while len(queue):
+        given_out.append(queue.select("", 0.0).spec.call_id)
+        queue.remove(given_out[-1])
+    assert given_out == ["a1", "a3", "b1"]
+    with pytest.raises(KeyError):
+        queue.remove("a1")
+
+
 # --- what programs have had -----------------------------------------------------------------------
 
 
@@ -124,11 +173,15 @@ def test_service_is_kept_from_call_to_call_and_counts_while_it_comes():
     world.arrive("a2", "a")
     attempt = world.attempt_of("a1")
     world.post(ev.Progress(attempt, 30), after_s=2.0)
-    assert attained.of("a") == Program(30.0, served_s=0.0, waited_s=0.0)
+    running = attained.of("a")
+    assert (running.tokens, running.served_s, running.waited_s) == (30.0, 0.0, 0.0)
+    assert running.served_by_s(world.now_s + 5.0) == 7.0
     world.post(ev.Progress(attempt, 20))
     assert attained.of("a").tokens == 30.0
     world.end("a1", after_s=1.0, usage=Usage(100, 28))
-    assert attained.of("a") == Program(28.0, served_s=3.0, waited_s=3.0)
+    second = attained.of("a")
+    assert (second.tokens, second.served_s, second.waited_s) == (28.0, 3.0, 3.0)
+    assert second.served_by_s(world.now_s + 5.0) == 8.0
     world.end("a2", after_s=1.0, usage=None, output_tokens=12)
     assert attained.of("a") == Program(40.0, served_s=4.0, waited_s=3.0)
 
