@@ -111,6 +111,24 @@ def raises(rows: Any, lengths: Any, *, seed: int, groups: Any = None) -> Raises:
     return Raises(float(lengths.mean()), len(rows))
 
 
+class Silent(Latest):
+    """Has nothing to say of any call."""
+
+    def predict(self, rows: list[list[float]]) -> list[LengthEstimate]:
+        return []
+
+
+def silent(rows: Any, lengths: Any, *, seed: int, groups: Any = None) -> Silent:
+    return Silent(float(lengths.mean()), len(rows))
+
+
+def hangs_later(rows: Any, lengths: Any, *, seed: int, groups: Any = None) -> Latest:
+    """Trains on a few calls, and never ends on more."""
+    if len(rows) > 20:
+        threading.Event().wait()
+    return latest(rows, lengths, seed=seed)
+
+
 def dies(rows: Any, lengths: Any, *, seed: int, groups: Any = None) -> Latest:
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError

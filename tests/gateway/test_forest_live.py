@@ -166,6 +166,33 @@ async def test_a_forest_that_cannot_predict_is_given_up(train: str, why: str) ->
         assert told["training"]["failures"] == 1
 
 
+async def test_a_forest_that_answers_nonsense_is_given_up_and_the_next_one_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    retry_at_once(monkeypatch)
+    async with rig("silent") as forest:
+        forest.teach(20)
+        await forest.until_state("in_use")
+        forest.arrive(forest.spec())
+        await forest.until(lambda: forest.told["training"]["number"] == 2)
+        forest.arrive(forest.spec())
+        await forest.until(lambda: forest.told["training"]["number"] == 3)
+        assert forest.handed == {}
+
+
+async def test_a_training_that_takes_too_long_takes_its_forest_along_and_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dispatcher.gateway.forest.training.RETRY_S", (1_000.0, 1_000.0))
+    async with rig("hangs_later", train_after_calls=10, train_timeout_s=5.0) as forest:
+        forest.teach(20)
+        await forest.until_state("in_use")
+        forest.teach(10)
+        told = await forest.until_state("failed")
+        assert told["why"] == "training failed: it took longer than 5 s and was stopped"
+        assert (told["speaks"], told["worker"]["pid"]) == ("fallback", None)
+
+
 async def test_a_lost_forest_comes_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     retry_at_once(monkeypatch)
     async with rig("latest") as forest:

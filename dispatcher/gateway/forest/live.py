@@ -183,8 +183,14 @@ class LiveForest:
             batch = self._next_batch()
             if not self._asked:
                 self._wake.clear()
-            if batch:
+            if not batch:
+                continue
+            try:
                 await self._predict(batch)
+            except Exception as error:
+                # a forest that answers nonsense: the next calls are to be predicted all the same
+                log.exception("estimates of %d calls cannot be used", len(batch))
+                self._forget(f"predicting failed: {error!r}")
 
     def _next_batch(self) -> list[_Asked]:
         """The longest waiting calls that have not ended."""
@@ -257,6 +263,9 @@ class LiveForest:
         self._counters.not_trained.inc()
         if not self._trainer.present:
             self._trouble = f"training failed: {why}"
+        elif self._worker.pid is None:
+            # one that took too long was killed, and the forest with it
+            self._forget(f"training failed: {why}")
         self._settle()
 
     def _lost(self, why: str) -> None:
