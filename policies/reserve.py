@@ -19,7 +19,8 @@ Settled:
    would never serve by density; never kept, best-effort calls would starve.
 5. A call of several sequences may take seats of both kinds; while it runs, the kind that it has
    overdrawn is closed first. When it is the oldest and has its turn, no seat is open for others, so
-   that seats gather for it.
+   that seats gather for it. The same holds for the densest where it needs seats of the reserve:
+   else the plain ones would stand idle while others keep those taken.
 
 So every call runs: when it has waited long, there are finitely many older ones, and every hundredth
 dispatch serves the oldest. (`queue.max_wait_s` may end its wait before.)
@@ -42,6 +43,9 @@ OVERDUE_SEAT = SeatTag("overdue")
 class ReserveTurns:
     """Dispatches of each instance since either kind of turn was taken: an `Observer`; O(1).
 
+    Also knows where seats gather for a call that needs some of the reserve's: until anything goes
+    out there.
+
     Example:
         >>> from types import SimpleNamespace as Fake
         >>> in_flight = {1: Fake(seat=""), 2: Fake(seat=OVERDUE_SEAT)}
@@ -57,6 +61,7 @@ class ReserveTurns:
 
     def __init__(self) -> None:
         self._turns: dict[InstanceId, tuple[int, int]] = {}
+        self.gathering: set[InstanceId] = set()
 
     def of(self, instance_id: InstanceId) -> tuple[int, int]:
         """Dispatches there since the last of the reserve, and since the last of the overdue."""
@@ -68,12 +73,14 @@ class ReserveTurns:
             return
         seat = fleet.instances[event.instance_id].in_flight[event.attempt_id].seat
         reserve, overdue = self.of(event.instance_id)
+        self.gathering.discard(event.instance_id)
         self._turns[event.instance_id] = (
             0 if seat == RESERVE_SEAT else reserve + 1,
             0 if seat == OVERDUE_SEAT else overdue + 1,
         )
         if len(self._turns) > len(fleet.instances):
             self._turns = {i: n for i, n in self._turns.items() if i in fleet.instances}
+            self.gathering.intersection_update(fleet.instances)
 
 
 class ReserveAdmission:
@@ -127,7 +134,7 @@ class ReserveAdmission:
         )
         # one of the two has room: together they have
         plain = instance.seats_in_use - used < seats - reserved
-        if used >= reserved:
+        if used >= reserved or instance.spec.instance_id in self.turns.gathering:
             return (PLAIN_SEAT,)
         return (PLAIN_SEAT, RESERVE_SEAT) if plain else (RESERVE_SEAT,)
 
@@ -137,6 +144,10 @@ class ReserveAdmission:
         """Yes when its sequences fit, or when the instance is empty; else when an attempt ends."""
         in_use = instance.seats_in_use
         if in_use and in_use + call.spec.seats > instance.seats:
+            if seat == PLAIN_SEAT and call.spec.seats > instance.seats - self.reserved(
+                instance.seats
+            ):
+                self.turns.gathering.add(instance.spec.instance_id)
             return Defer()
         return Admit(seat)
 

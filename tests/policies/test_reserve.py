@@ -14,7 +14,7 @@ from dispatcher import catalog
 from dispatcher.core import events as ev
 from dispatcher.core.coordinator import Limits
 from dispatcher.core.ports import Admit, Defer
-from dispatcher.core.types import PLAIN_SEAT, CallClass, Outcome, Slo
+from dispatcher.core.types import PLAIN_SEAT, CallClass, CallId, Outcome, Slo
 from dispatcher.registry import PolicyServices
 from policies.reserve import OVERDUE_SEAT, RESERVE_SEAT, ReserveAdmission, ReserveTurns
 
@@ -174,6 +174,37 @@ def test_seats_gather_for_a_wide_call_that_has_its_turn():
     assert world.sent(world.end("running1")) == []
     assert world.sent(world.end("running2")) == []
     assert world.sent(world.end("dense")) == [("wide", "i0")]
+
+
+@pytest.mark.parametrize("width", [16, 40])
+def test_plain_seats_do_not_stand_idle_for_a_call_that_needs_those_of_the_reserve(width):
+    world = tempo_world(seats=16)
+    for number in range(14):
+        urgent(world, f"running{number}")
+    for number in range(100):
+        best_effort(world, f"patient{number}")
+    urgent(world, "wide", seats=width)
+    for number in range(100):
+        urgent(world, f"next{number}")
+    assert list(seats_of(world).values()).count(RESERVE_SEAT) == 2
+    for _ in range(16):
+        # the reserve's end last, so that each could be followed by another
+        world.end(world.in_flight()[0], after_s=1.0)
+    assert world.in_flight() == ["wide"]
+    world.end("wide", after_s=1.0)
+    assert list(seats_of(world).values()) == [PLAIN_SEAT] * 14 + [RESERVE_SEAT] * 2
+
+
+def test_seats_that_gathered_for_a_call_that_has_gone_are_open_to_all():
+    world = tempo_world(seats=16)
+    for number in range(14):
+        urgent(world, f"running{number}")
+    for number in range(4):
+        best_effort(world, f"patient{number}")
+    urgent(world, "wide", seats=16)
+    assert world.sent(world.end("running0")) == world.sent(world.end("patient0")) == []
+    went = world.sent(world.post(ev.CallCancelled(CallId("wide"))))
+    assert went == [("patient2", "i0"), ("patient3", "i0")]
 
 
 # --- nobody waits for ever ------------------------------------------------------------------------
