@@ -24,7 +24,10 @@ from dispatcher.core.types import LengthEstimate
 Quantiles = tuple[tuple[float, float], ...]
 """(probability in (0, 1), tokens of at least 1), both ascending; as in `LengthEstimate`."""
 
-_LEAST_LEVEL, _MOST_LEVEL = 0.0005, 0.9995
+_LEAST_LEVEL, _MOST_LEVEL = 1e-6, 1.0 - 1e-12
+"""Places of lengths are cut here: of a law with an exponential tail, far out of it."""
+_BEYOND_LEVEL = 0.9995
+"""Used where more samples are needed to know a level, unless one of them was beyond it."""
 
 _level_of = itemgetter(0)
 _tokens_of = itemgetter(1)
@@ -205,15 +208,17 @@ def at_levels(known: Quantiles, wanted: Sequence[tuple[float, float]]) -> Quanti
     return tuple((p, max(1.0, _value_at(known, level))) for p, level in wanted)
 
 
-def conformal_level(places: Sequence[float], p: float) -> float:
+def conformal_level(places: Sequence[float], p: float, independent: float | None = None) -> float:
     """The place that a share p of the next ones does not exceed: the rank of split conformal.
 
     Args:
         places: Ascending; not empty.
         p: In (0, 1).
+        independent: So many independent places would say as much; above 0. Default: all are.
     """
-    rank = math.ceil(p * (len(places) + 1))
-    found = places[rank - 1] if rank <= len(places) else _MOST_LEVEL
+    count = len(places)
+    rank = math.ceil(p * count * (1.0 + 1.0 / (independent or count)))
+    found = places[rank - 1] if rank <= len(places) else max(_BEYOND_LEVEL, places[-1])
     return min(_MOST_LEVEL, max(_LEAST_LEVEL, found))
 
 

@@ -40,6 +40,9 @@ the next one, and an interval must be wide enough for that."""
 _APPLICATION = CODES.index("application")
 _MOST_CALIBRATED = 20_000
 _LEAST_ROWS = 20
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_LEAST_EVIDENCE = 20
+"""Groups of an application held out that say how far to believe its trees."""
 _MOST_TOKENS = 2**31 - 1
 
 
@@ -62,7 +65,7 @@ class ForestSettings:
     """A model's or application's lengths are believed half at so many."""
     trust_forest: float = 200.0
     """The trees are believed half at so many lengths of an application, the lengths themselves,
-    whatever their calls are like, the other half; nothing but these where it was never seen."""
+    whatever their calls are like, the other half; unless enough is held out to tell."""
     trust_application: float = 10.0
     """Calibration of an application by itself is believed half at so many held out."""
     unknown_share: float = 0.1
@@ -88,6 +91,8 @@ class TrainedForest:
         self.counts = counts
         #: levels in place of PROBABILITIES, by application code; `None`: of all others
         self._levels: dict[float | None, tuple[float, ...]] = {None: PROBABILITIES}
+        #: how far the trees are believed, by application code
+        self._shares: dict[float, float] = {}
 
     def predict(self, rows: Sequence[Sequence[float]]) -> list[LengthEstimate]:
         """Estimates of calls, as rows of `length_features`; within their own limits.
@@ -125,32 +130,48 @@ class TrainedForest:
         }
 
     def _laws(self, matrix: Floats) -> list[Quantiles]:
-        """Before calibration: what the trees say, drawn towards all lengths of the same kind.
-
-        Quantiles are averaged (Vincentization), which keeps the form of the two laws.
-        """
-        known = self._cells.encode(_codes(matrix))
-        said = self._trees.quantiles(_inputs(known.numbers, matrix), np.array(LEVELS))
-        share = (known.counts / (known.counts + self._settings.trust_forest))[:, None]
-        found = np.exp(share * said + (1.0 - share) * known.laws)
+        """Before calibration: what the trees say, drawn towards all lengths of the same kind."""
+        said, known, prior = self._two_laws(matrix)
+        applications = matrix[:, _APPLICATION].tolist()
+        shares = [self._shares.get(a, p) for a, p in zip(applications, prior, strict=True)]
+        found = np.exp(_between(said, known, np.array(shares)))
         return [tuple(zip(LEVELS, values, strict=True)) for values in found.tolist()]
 
-    def _calibrate(self, matrix: Floats, lengths: Floats) -> None:
+    def _two_laws(self, matrix: Floats) -> tuple[Floats, Floats, list[float]]:
+        """Log lengths by the trees, by cells, and how far the former count without evidence."""
+        known = self._cells.encode(_codes(matrix))
+        said = self._trees.quantiles(_inputs(known.numbers, matrix), np.array(LEVELS))
+        prior = known.counts / (known.counts + self._settings.trust_forest)
+        return said, known.laws, prior.tolist()
+
+    def _calibrate(self, matrix: Floats, lengths: Floats, groups: Whole) -> None:
         """Find the levels that cover what they should, for all calls and for each application."""
+        self._weigh(matrix, np.log(lengths), groups)
         laws = self._laws(matrix)
-        by_application: dict[float, list[float]] = {}
-        for row, law, tokens in zip(matrix, laws, lengths.tolist(), strict=True):
-            by_application.setdefault(float(row[_APPLICATION]), []).append(place_of(law, tokens))
-        everything = sorted(place for places in by_application.values() for place in places)
-        overall = tuple(conformal_level(everything, p) for p in PROBABILITIES)
+        places = np.array([place_of(*pair) for pair in zip(laws, lengths.tolist(), strict=True)])
+        overall = _levels_of(places, groups)
         self._levels = {None: overall}
-        for application, places in by_application.items():
-            places.sort()
-            share = len(places) / (len(places) + self._settings.trust_application)
-            self._levels[application] = tuple(
-                share * conformal_level(places, p) + (1.0 - share) * level
-                for p, level in zip(PROBABILITIES, overall, strict=True)
+        for application in np.unique(matrix[:, _APPLICATION]):
+            its = matrix[:, _APPLICATION] == application
+            share = its.sum() / (its.sum() + self._settings.trust_application)
+            own = _levels_of(places[its], groups[its])
+            self._levels[float(application)] = tuple(
+                float(share * level + (1.0 - share) * other)
+                for level, other in zip(own, overall, strict=True)
             )
+
+    def _weigh(self, matrix: Floats, logs: Floats, groups: Whole) -> None:
+        """Believe the trees as far as they are of use: the least loss over all quantiles."""
+        said, known, _ = self._two_laws(matrix)
+        applications = matrix[:, _APPLICATION]
+        for application in np.unique(applications):
+            its = applications == application
+            if len(np.unique(groups[its])) >= _LEAST_EVIDENCE:
+                losses = [
+                    _loss(_between(said[its], known[its], np.full(its.sum(), share)), logs[its])
+                    for share in _SHARES
+                ]
+                self._shares[float(application)] = _SHARES[int(np.argmin(losses))]
 
 
 def train(
@@ -202,7 +223,7 @@ def train(
     }
     trained = TrainedForest(trees, cells, settings, counts)
     some = np.flatnonzero(apart)[_spread(matrix[apart], _MOST_CALIBRATED, rng)]
-    trained._calibrate(matrix[some], tokens[some])
+    trained._calibrate(matrix[some], tokens[some], numbers[some])
     return trained
 
 
@@ -234,6 +255,54 @@ def _grow(
     )
     forest.fit(inputs, targets)
     return StackedTrees(forest, inputs, targets, settings.leaf_points), cells
+
+
+def _levels_of(places: Floats, groups: Whole) -> tuple[float, ...]:
+    """Levels that cover PROBABILITIES of the next group's places.
+
+    With few groups the rank that is safe is beyond all places, and of no use as a bound: groups
+    move a level at most half way to 1, unless single places already do.
+    """
+    independent = _independent(places, groups)
+    ordered = np.sort(places).tolist()
+    return tuple(
+        min(
+            conformal_level(ordered, p, independent),
+            max(conformal_level(ordered, p), (1.0 + p) / 2.0),
+        )
+        for p in PROBABILITIES
+    )
+
+
+def _independent(places: Floats, groups: Whole) -> float:
+    """How many independent places say as much, from how alike those of a group are.
+
+    The effective sample size under the intraclass correlation (Kish 1965), found by analysis of
+    variance: ten calls of one session say little more of the next session than one.
+    """
+    _, at, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    count, several = len(places), len(sizes)
+    if several in (1, count):
+        return float(several)
+    means = np.bincount(at, places) / sizes
+    within = float(((places - means[at]) ** 2).sum()) / (count - several)
+    between = float((sizes * (means - places.mean()) ** 2).sum()) / (several - 1)
+    usual = (count - float((sizes**2).sum()) / count) / (several - 1)
+    spread = between + (usual - 1.0) * within
+    alike = min(1.0, max(0.0, (between - within) / spread)) if spread > 0 else 1.0
+    return max(1.0, count / (1.0 + (float((sizes**2).sum()) / count - 1.0) * alike))
+
+
+def _between(said: Floats, known: Floats, shares: Floats) -> Floats:
+    """Quantiles averaged (Vincentization), which keeps the form of the two laws."""
+    return known + shares[:, None] * (said - known)
+
+
+def _loss(quantiles: Floats, logs: Floats) -> float:
+    """Pinball loss of log lengths, mean over LEVELS."""
+    above = logs[:, None] - quantiles
+    levels = np.array(LEVELS)
+    return float(np.maximum(levels * above, (levels - 1.0) * above).mean())
 
 
 def _inputs(encoded: Floats, matrix: Floats) -> Floats:
