@@ -152,6 +152,7 @@ def _tempo(params: TempoParams, services: PolicyServices) -> Policy:
         ),
         params.model_dump(),
         preemption=stopping if params.preemption else None,
+        held_key=ordering.held_key,
         tick_s=params.tick_s,
     )
 

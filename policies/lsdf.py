@@ -53,10 +53,11 @@ from weakref import WeakValueDictionary
 
 from dispatcher.core.ports import CallQueue
 from dispatcher.core.service_gain import PAPER_WEIGHTS, GainWeights
-from dispatcher.core.types import CallClass, CallId, InstanceId, Key
+from dispatcher.core.types import CallClass, CallId, InstanceId, Key, SeatTag
 from dispatcher.core.views import CallView, FleetView, InstanceView
 from policies.density_queue import DensityQueue, StageId
 from policies.fair_blend import FairBlend
+from policies.reserve import OVERDUE_SEAT, RESERVE_SEAT
 from policies.service_density import SHORTEST_S, Density, Part, Reading, density
 from policies.token_counters import TokenCounters
 
@@ -64,6 +65,7 @@ SIBLINGS = 128
 """Live calls of a workflow that are looked at for those of one stage."""
 _BEST_EFFORT_START_S = 3_600.0
 
+_HAS_ITS_TURN = -1.0
 _WITH_SLO = 0.0
 _DOOMED = 1.0
 _BEST_EFFORT = 2.0
@@ -193,6 +195,14 @@ class Lsdf:
         scored, remaining_s = self.score(call, instance, fleet, now_s)
         band = _DOOMED if scored.doomed else _WITH_SLO
         return (band, -scored.value, priority, -remaining_s)
+
+    def held_key(self, call: CallView, seat: SeatTag, fleet: FleetView, now_s: float) -> Key:
+        """The same among held calls of different needs, by whom a seat of that kind is for."""
+        if seat == OVERDUE_SEAT and now_s - call.arrived_s > self.overdue_s:
+            return (_HAS_ITS_TURN, call.arrived_s)
+        if seat == RESERVE_SEAT and call.spec.call_class is CallClass.BEST_EFFORT:
+            return (_HAS_ITS_TURN, call.arrived_s)
+        return self.key(call, None, fleet, now_s)
 
     def latest_start_s(
         self, call: CallView, instance: InstanceView, fleet: FleetView, now_s: float

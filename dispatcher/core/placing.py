@@ -239,7 +239,7 @@ class Placing(Waiting):
 
     def _heads(self, seat: SeatTag, free: Sequence[Instance], now_s: float) -> list[Call]:
         """The head of every lane that one of these instances serves, most pressing first."""
-        ids = {instance.instance_id for instance in free}
+        fleet, ids = self._fleet, {instance.instance_id for instance in free}
         heads = []
         for lane, queue in self.lanes.items():
             if not ids.isdisjoint(lane.candidates):
@@ -247,8 +247,13 @@ class Placing(Waiting):
                 if view is not None:
                     heads.append(self._patience[view.spec.call_id][1])
         if len(heads) > 1:
-            ordering = self.policy.ordering
-            heads.sort(key=lambda c: (*ordering.key(c, None, self._fleet, now_s), c.sequence))
+            key, own = self.policy.ordering.key, self.policy.held_key
+            heads.sort(
+                key=lambda c: (
+                    *(own(c, seat, fleet, now_s) if own else key(c, None, fleet, now_s)),
+                    c.sequence,
+                )
+            )
         return heads
 
     def _bind(self, call: Call, seat: SeatTag, instances: list[Instance], now_s: float) -> bool:

@@ -92,7 +92,8 @@ class Ordering(Protocol):
     ) -> Key:
         """Where the call stands, smaller first; what `/admin/queues` shows.
 
-        Between held calls of different needs it decides alone which goes first.
+        Between held calls of different needs it decides alone which goes first, unless the policy
+        has a `held_key`.
         """
 
     def latest_start_s(
@@ -184,6 +185,10 @@ class Observer(Protocol):
         """
 
 
+HeldKey = Callable[[CallView, SeatTag, FleetView, float], Key]
+"""Where a held call stands for a kind of seat among those of other needs, now; smaller first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A named set of ports with parameters. `None`: the policy has no such part."""
@@ -197,6 +202,8 @@ class Policy:
     stealing: Stealing | None = None
     preemption: Preemption | None = None
     tunable: Tunable | None = None
+    held_key: HeldKey | None = None
+    """Where seats of some kinds are not for the first by `Ordering.key`."""
     alpha: Callable[[], float] | None = None
     """The weight that `headway_alpha` shows (HexGen-Flow, Eq. 4), where the policy has one."""
     tick_s: float | None = None

@@ -270,6 +270,26 @@ def test_best_effort_is_served_within_a_few_calls_under_permanent_overload(seats
     assert world.ended.get("patient") is Outcome.OK
 
 
+@pytest.mark.parametrize("call_class", [CallClass.BEST_EFFORT, CallClass.THROUGHPUT])
+def test_held_calls_of_other_needs_do_not_keep_one_out_for_ever(call_class):
+    params = {"routing": "least-backlog-late", "overdue_share": 0.1}
+    if call_class is CallClass.BEST_EFFORT:
+        params["overdue_share"] = 0.0
+    world = tempo_world(0, params, engines=0)
+    world.up("both", seats=4, models=frozenset({"m", "other"}))
+    world.up("one", seats=1, models=frozenset({"other"}))
+    for number in range(5):
+        urgent(world, f"first{number}", model="other")
+    world.arrive("patient", call_class=call_class, prompt_tokens=1)
+    for step in range(60):
+        urgent(world, f"late{step}", model="other")
+        urgent(world, f"later{step}", model="other")
+        world.end(world.in_flight()[0], after_s=1.0)
+        if "patient" in world.in_flight():
+            break
+    assert "patient" in world.in_flight()
+
+
 def test_without_a_reserve_best_effort_does_starve():
     world = tempo_world(2, {"reserve": 0.0, "overdue_share": 0.0})
     urgent(world, "a")
