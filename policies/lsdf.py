@@ -47,7 +47,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -304,7 +303,7 @@ class Lsdf:
         name = call.placement.stage
         members = [
             one
-            for one in islice(fleet.live_calls(call.spec.workflow_id), SIBLINGS)
+            for one in fleet.live_calls(call.spec.workflow_id, SIBLINGS)
             if one.placement.stage == name and one.spec.call_class is CallClass.COLLECTIVE
         ]
         if call not in members:

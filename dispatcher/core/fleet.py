@@ -9,6 +9,7 @@ per sequence, since it takes as many of the m seats.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 
 from dispatcher.core.call import Attempt, Call
@@ -278,9 +279,10 @@ class Fleet:
         """Whether the instance can serve the call."""
         return self._all[instance.spec.instance_id].fits(call.spec)
 
-    def live_calls(self, workflow_id: WorkflowId) -> Sequence[CallView]:
-        """Calls of a workflow that have not ended, in order of arrival."""
-        return [self._calls[c] for c in self._tracker.live_calls(workflow_id) if c in self._calls]
+    def live_calls(self, workflow_id: WorkflowId, most: int | None = None) -> Sequence[CallView]:
+        """Calls of a workflow that have not ended, in order of arrival; at most so many."""
+        live = self._tracker.live_calls(workflow_id)
+        return [self._calls[c] for c in islice(live, most) if c in self._calls]
 
     def prefill_s(self, call: CallView, instance: InstanceView) -> float:
         """Predicted prefill of one prompt there, with the prefix cache's average help."""

@@ -151,8 +151,8 @@ class FleetView(Protocol):
     def remaining_s(self, attempt: AttemptView, instance: InstanceView) -> float:
         """Predicted time until an attempt that is out there ends."""
 
-    def live_calls(self, workflow_id: WorkflowId) -> Sequence[CallView]:
-        """Calls of a workflow that have not ended, in order of arrival."""
+    def live_calls(self, workflow_id: WorkflowId, most: int | None = None) -> Sequence[CallView]:
+        """Calls of a workflow that have not ended, in order of arrival; at most so many."""
 
     def call(self, call_id: CallId) -> CallView | None:
         """A call that has not ended."""

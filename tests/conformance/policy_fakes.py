@@ -173,10 +173,10 @@ class FakeFleet:
         left = max(1.0, attempt.call.length.expected_tokens - attempt.output_tokens)
         return instance.slowness * DECODE_S_PER_TOKEN * left
 
-    def live_calls(self, workflow_id: WorkflowId) -> Sequence[CallView]:
+    def live_calls(self, workflow_id: WorkflowId, most: int | None = None) -> Sequence[CallView]:
         """By arrival."""
         own = (call for call in self.calls.values() if call.spec.workflow_id == workflow_id)
-        return sorted(own, key=lambda call: call.sequence)
+        return sorted(own, key=lambda call: call.sequence)[:most]
 
     def call(self, call_id: CallId) -> CallView | None:
         """One of `calls`."""

@@ -116,6 +116,24 @@ def test_an_estimate_is_at_most_what_an_instance_has_room_for(tokens):
     assert estimate.quantile_tokens(0.5) == 10.0
 
 
+def test_of_a_wide_workflow_as_many_live_calls_are_looked_up_as_are_asked_for():
+    class Watched(FlatTracker):
+        def live_calls(self, workflow_id):
+            for call_id in super().live_calls(workflow_id):
+                looked.append(call_id)
+                yield call_id
+
+    looked: list[CallId] = []
+    world = World(tracker=Watched())
+    world.up("i", seats=1)
+    for number in range(50):
+        world.arrive(f"c{number}", "w")
+    fleet = world.coordinator.fleet
+    assert [c.spec.call_id for c in fleet.live_calls(WorkflowId("w"), 3)] == ["c0", "c1", "c2"]
+    assert looked == ["c0", "c1", "c2"]
+    assert len(fleet.live_calls(WorkflowId("w"))) == 50
+
+
 # --- failures, preemption, cancellation ---
 
 
