@@ -22,7 +22,7 @@ from dispatcher.gateway.forest.evidence import (
     Guess,
 )
 from dispatcher.gateway.forest.inside import _arrays
-from dispatcher.gateway.forest.limits import known_exactly, within_limits
+from dispatcher.gateway.forest.limits import known_exactly, limits_decide, within_limits
 from dispatcher.gateway.forest.rows import RowWindow, packed, to_json
 from dispatcher.gateway.parsing.asking import asking_message, asking_prompt
 from dispatcher.gateway.parsing.body import CHAT, COMPLETIONS, RESPONSES, read_body
@@ -136,8 +136,8 @@ def law(middle: float) -> LengthEstimate:
     return LengthEstimate(middle, tuple((p / 20, middle * p / 10) for p in range(1, 20)), "forest")
 
 
-def guess(said: float) -> Guess:
-    return Guess(law(said), law(said), law(100.0), b"")
+def guess(said: float, *, limited: bool = False) -> Guess:
+    return Guess(law(said), law(said), law(100.0), b"", limited)
 
 
 def nobody(call_id: CallId) -> bool:
@@ -221,6 +221,47 @@ def test_a_forest_that_is_right_stays_in_use_while_its_long_calls_go_on() -> Non
     assert seen(evidence) == 500
 
 
+def test_calls_that_their_own_limits_end_are_no_drift() -> None:
+    """Many stop at 80 tokens; the forest knows how long each would get, and where it stops."""
+    evidence = Evidence(Coverage)
+    evidence.new_forest(on_probation=False)
+    rng = random.Random(13)
+    for number in range(2_000):
+        spec = CallSpec(
+            CallId("c"), WorkflowId("w"), "m", 10, max_tokens=80 if number % 3 else None
+        )
+        raw = within_limits(law(100.0), spec)
+        tokens = min(spec.max_tokens or 1_000, rng.randint(1, 200))
+        limited = limits_decide(raw, spec)
+        assert limited == (spec.max_tokens is not None)
+        evidence.said(CallId("c"), Guess(raw, raw, law(100.0), b"", limited))
+        evidence.ended(CallId("c"), tokens)
+        evidence.catch_up(nobody)
+        assert evidence.complaint() is None, number
+    middle = evidence.corrected(law(100.0)).quantile_tokens(0.9)
+    assert middle == pytest.approx(180.0, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("most", "least", "decide"),
+    [
+        (None, 0.0, False),
+        (500, 0.0, False),
+        (150, 0.0, True),
+        (500, 5.0, False),
+        (None, 60.0, True),
+    ],
+)
+def test_limits_decide_where_the_law_reaches_them(
+    most: int | None, least: float, decide: bool
+) -> None:
+    spec = CallSpec(
+        CallId("c"), WorkflowId("w"), "m", 10, max_tokens=most, features={"min_tokens": least}
+    )
+    assert limits_decide(law(100.0), spec) is decide
+    assert limits_decide(within_limits(law(100.0), spec), spec) is decide
+
+
 def test_a_forest_on_probation_is_told_from_one_that_is_known_to_be_off() -> None:
     evidence = Evidence(Coverage)
     evidence.new_forest(on_probation=True)
@@ -239,7 +280,7 @@ def test_a_forest_is_not_believed_before_it_can_be_told_from_the_fallback() -> N
         # calls are of one length or the other; the fallback knows which, the forest the mix only
         tokens = rng.choice((60, 140))
         exact = LengthEstimate(float(tokens), ((0.05, tokens - 1.0), (0.95, tokens + 1.0)))
-        evidence.said(CallId("c"), Guess(law(100.0), law(100.0), exact, b""))
+        evidence.said(CallId("c"), Guess(law(100.0), law(100.0), exact, b"", limited=False))
         evidence.ended(CallId("c"), tokens)
         evidence.catch_up(nobody)
         assert evidence.complaint() is not None

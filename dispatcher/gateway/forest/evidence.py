@@ -34,6 +34,8 @@ class Guess(NamedTuple):
     fallback: LengthEstimate
     features: bytes
     """Of the call, as they were packed to ask."""
+    limited: bool
+    """Its own limits decide: its length tells nothing of coverage, only whom to believe."""
 
 
 class _Open:
@@ -100,13 +102,17 @@ class Evidence:
                 return
             del self._open[call_id]
             if first.tokens is not None:
-                self._observe(first.guess.raw, first.tokens)
-                self._comparison.learn(first.guess.corrected, first.guess.fallback, first.tokens)
+                self._length_came(first.guess, first.tokens)
+
+    def _length_came(self, guess: Guess, tokens: int) -> None:
+        if not guess.limited:
+            self._observe(guess.raw, tokens)
+        self._comparison.learn(guess.corrected, guess.fallback, tokens)
+        self._probation = max(0, self._probation - 1)
 
     def _observe(self, raw: LengthEstimate, tokens: int) -> None:
         self._pairs.append((raw, tokens))
         self._coverage.observe(raw, tokens)
-        self._probation = max(0, self._probation - 1)
 
     def new_forest(self, *, on_probation: bool) -> None:
         """Nothing is known of it; where the one before had drifted, it has to show first."""

@@ -26,7 +26,7 @@ from dispatcher.gateway.forest.allowance import Allowance
 from dispatcher.gateway.forest.evidence import Evidence, Guess
 from dispatcher.gateway.forest.health import Health, State
 from dispatcher.gateway.forest.inside import Batch, Trained, predict
-from dispatcher.gateway.forest.limits import known_exactly, within_limits
+from dispatcher.gateway.forest.limits import known_exactly, limits_decide, within_limits
 from dispatcher.gateway.forest.metrics import Counters, Fate
 from dispatcher.gateway.forest.rows import RowWindow, packed, to_json
 from dispatcher.gateway.forest.training import Trainer
@@ -233,7 +233,8 @@ class LiveForest:
             self._counters.count(Fate.GONE)
             return
         corrected = within_limits(self._evidence.corrected(raw), call.spec)
-        guess = Guess(raw, corrected, call.first_length, asked.features)
+        limited = limits_decide(raw, call.spec)
+        guess = Guess(raw, corrected, call.first_length, asked.features, limited)
         self._evidence.said(call.call_id, guess)
         took_s = self._clock() - asked.at_s
         self._counters.seconds.observe(took_s)
