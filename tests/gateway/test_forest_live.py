@@ -14,6 +14,7 @@ import pytest
 from forest_fakes import REAL, retry_at_once, rig
 from tuner_fakes import alive
 
+from dispatcher.gateway.forest.inside import Trained
 from dispatcher.gateway.forest.live import BATCH_CALLS
 
 
@@ -116,12 +117,17 @@ async def test_of_many_calls_a_first_forest_comes_from_the_latest(
 ) -> None:
     monkeypatch.setattr("dispatcher.gateway.forest.training.QUICK_CALLS", 100)
     async with rig("latest", start=False, window=400) as forest:
+        seen: list[int] = []
+        hear = forest.forest.trained
+
+        def trained(result: Trained, *, again: bool) -> None:
+            seen.append(result.rows)
+            hear(result, again=again)
+
+        monkeypatch.setattr(forest.forest, "trained", trained)
         forest.teach(300)
         forest.forest.start(forest.calls, forest.hand)
-        seen = []
-        while len(seen) < 2:
-            await forest.until(lambda: forest.told["training"]["number"] > len(seen))
-            seen.append(forest.told["training"]["forest"]["rows"])
+        await forest.until(lambda: len(seen) == 2)
         assert 100 <= seen[0] <= 110
         assert seen[1] == 300
 
