@@ -106,7 +106,7 @@ class TrainedForest:
         Raises:
             ValueError: A row has another width.
         """
-        if not rows:
+        if not len(rows):
             return []
         estimates = []
         for row, law in zip(rows, self._laws(_matrix(rows)), strict=True):
