@@ -105,9 +105,9 @@ class Lsdf:
         >>> from dispatcher.core.types import CallSpec, LengthEstimate
         >>> def call(prompt_tokens, output_tokens, call_class=CallClass.THROUGHPUT):
         ...     spec = CallSpec("c", "w", "m", prompt_tokens, call_class=call_class)
-        ...     where = Fake(workflow_started_s=0.0, deadline_s=20.0, stage="0")
+        ...     where = Fake(workflow_started_s=0.0, stage="0")
         ...     return Fake(spec=spec, length=LengthEstimate(output_tokens), generated_tokens=0,
-        ...                 placement=where, arrived_s=0.0)
+        ...                 placement=where, budget=Fake(deadline_s=20.0), arrived_s=0.0)
         >>> fleet = Fake(prefill_s=lambda call, instance: 0.0, tpot_s=lambda instance: 0.03)
         >>> here = Fake(spec=Fake(instance_id="i"))
         >>> [round(part) for part in Lsdf().key(call(200, 50.0), here, fleet, 0.0)]
@@ -330,7 +330,8 @@ class Lsdf:
         """When the whole answer is due, absolute."""
         if call.spec.call_class is CallClass.COLLECTIVE and self.scope == "stage":
             return call.budget.stage_deadline_s
-        return call.placement.deadline_s
+        # the placement's is that of its arrival: its client may have said another since
+        return call.budget.deadline_s
 
     def output_tokens(self, call: CallView) -> float:
         """L_hat, per sequence; at least 1."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from policy_fakes import CountingFleet, FakeInstance, fake_call, fake_fleet, fake_instance
 
@@ -63,6 +65,13 @@ def test_a_whole_answer_that_comes_late_gains_less_by_how_late_it_is(here):
     value, _ = scored(Lsdf(), throughput(deadline_s=30.0), here, now_s=60.0 - REM_S)
     assert value == pytest.approx(0.5 * 400 / REM_S)
     value, _ = scored(Lsdf(penalty=2.0), throughput(deadline_s=30.0), here, now_s=60.0 - REM_S)
+    assert value == pytest.approx(0.25 * 400 / REM_S)
+
+
+def test_a_deadline_that_its_client_has_moved_since_it_came_is_the_one_that_counts(here):
+    call = throughput(deadline_s=30.0)
+    call.budget = replace(call.budget, deadline_s=15.0)
+    value, _ = scored(Lsdf(), call, here, now_s=60.0 - REM_S)
     assert value == pytest.approx(0.25 * 400 / REM_S)
 
 
