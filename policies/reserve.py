@@ -142,11 +142,11 @@ class ReserveAdmission:
         self, call: CallView, seat: SeatTag, instance: InstanceView, now_s: float
     ) -> Admit | Defer:
         """Yes when its sequences fit, or when the instance is empty; else when an attempt ends."""
-        in_use = instance.seats_in_use
-        if in_use and in_use + call.spec.seats > instance.seats:
-            if seat == PLAIN_SEAT and call.spec.seats > instance.seats - self.reserved(
-                instance.seats
-            ):
+        in_use, seats = instance.seats_in_use, instance.seats
+        if in_use and in_use + call.spec.seats > seats:
+            needs_reserve = call.spec.seats > seats - self.reserved(seats)
+            # a held call that asks here may find room elsewhere
+            if seat == PLAIN_SEAT and needs_reserve and instance.queued:
                 self.turns.gathering.add(instance.spec.instance_id)
             return Defer()
         return Admit(seat)

@@ -207,6 +207,18 @@ def test_seats_that_gathered_for_a_call_that_has_gone_are_open_to_all():
     assert went == [("patient2", "i0"), ("patient3", "i0")]
 
 
+def test_a_held_call_closes_the_reserve_only_where_its_seats_gather():
+    world = tempo_world(16, {"routing": "least-backlog-late"}, engines=2)
+    for number in range(32):
+        urgent(world, f"running{number}")
+    urgent(world, "wide", seats=16)
+    world.end("running0")
+    world.end("running1")
+    gather = world.coordinator.calls[CallId("wide")].instance
+    turns = world.policy.admission.turns
+    assert turns.gathering == {gather.instance_id}
+
+
 # --- nobody waits for ever ------------------------------------------------------------------------
 
 VARIANTS = [
