@@ -44,6 +44,10 @@ _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _LEAST_EVIDENCE = 20
 """Groups of an application held out that say how far to believe its trees."""
 _MOST_TOKENS = 2**31 - 1
+_LOW, _HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
+"""Where a law reaches a call's limits at these levels, the limits decide."""
+_NEARLY = 0.99
+"""Lengths that were cut at one limit are not exactly as long once they have been averaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +153,12 @@ class TrainedForest:
         self._weigh(matrix, np.log(lengths), groups)
         laws = self._laws(matrix)
         places = np.array([place_of(*pair) for pair in zip(laws, lengths.tolist(), strict=True)])
-        overall = _levels_of(places, groups)
+        free = _ended_by_themselves(matrix, laws)
+        judges = _judges(np.ones(len(places), dtype=np.bool_), free)
+        overall = _levels_of(places[judges], groups[judges])
         self._levels = {None: overall}
         for application in np.unique(matrix[:, _APPLICATION]):
-            its = matrix[:, _APPLICATION] == application
+            its = _judges(matrix[:, _APPLICATION] == application, free)
             share = its.sum() / (its.sum() + self._settings.trust_application)
             own = _levels_of(places[its], groups[its])
             self._levels[float(application)] = tuple(
@@ -291,6 +297,26 @@ def _independent(places: Floats, groups: Whole) -> float:
     spread = between + (usual - 1.0) * within
     alike = min(1.0, max(0.0, (between - within) / spread)) if spread > 0 else 1.0
     return max(1.0, count / (1.0 + (float((sizes**2).sum()) / count - 1.0) * alike))
+
+
+def _ended_by_themselves(matrix: Floats, laws: Sequence[Quantiles]) -> NDArray[np.bool_]:
+    """Which rows were not likely to end at their own limits, as far as could be told before.
+
+    An answer that was cut is no longer than any quantile that is cut there too: levels that are
+    right with these counted in are too low for calls without limits.
+    """
+    high = np.array([law[_HIGH][1] for law in laws])
+    most, least = matrix[:, MAX_TOKENS], matrix[:, MIN_TOKENS]
+    low = np.array([law[_LOW][1] for law in laws])
+    cut = (most >= 1) & (high >= _NEARLY * most)
+    kept_going = (least > 1) & (low * _NEARLY <= least)
+    return ~(cut | kept_going)
+
+
+def _judges(its: NDArray[np.bool_], free: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Of some rows those that ended by themselves, where these are enough to calibrate with."""
+    both = its & free
+    return both if both.sum() >= _LEAST_ROWS else its
 
 
 def _between(said: Floats, known: Floats, shares: Floats) -> Floats:

@@ -157,6 +157,24 @@ def test_what_cannot_be_learned_from_is_refused(change, said):
         train(given.pop("rows"), given.pop("lengths"), SMALL, seed=0, **given)
 
 
+def test_answers_cut_at_their_limits_do_not_shorten_those_without():
+    """Four in five of an application's calls stop at 32 tokens; the fifth may go on."""
+    rng = random.Random(5)
+
+    def call(most):
+        tokens = max(1, round(200 * rng.lognormvariate(0.0, 0.8)))
+        row = length_features(spec(prompt_tokens=rng.randint(5, 500), max_tokens=most))
+        return row, tokens if most is None else min(tokens, most)
+
+    rows, lengths = zip(*[call(None if n % 5 == 0 else 32) for n in range(3_000)], strict=True)
+    forest = train(rows, lengths, SMALL, seed=1)
+    asked = [call(None) for _ in range(1_500)]
+    for level in (0.5, 0.9, 0.95):
+        said = [e.quantile_tokens(level) for e in forest.predict([row for row, _ in asked])]
+        within = np.mean([n <= most for (_, n), most in zip(asked, said, strict=True)])
+        assert within == pytest.approx(level, abs=0.08)
+
+
 def test_lengths_that_are_all_the_same_are_foretold_exactly():
     rows = [length_features(spec(prompt_tokens=number)) for number in range(60)]
     forest = train(rows, [70] * 60, SMALL, seed=0)

@@ -23,12 +23,12 @@ def within_limits(estimate: LengthEstimate, spec: CallSpec) -> LengthEstimate:
 
 
 def limits_decide(estimate: LengthEstimate, spec: CallSpec) -> bool:
-    """Whether the call's own limits are likely to end it, or to keep it going.
+    """Whether the call's own limits may well end it, or keep it going: more than one in twenty.
 
     Its length says little of the estimate then: one that ends at `max_tokens` is no longer than
     any quantile that was cut there, right or wrong.
     """
-    if spec.max_tokens is not None and estimate.quantile_tokens(1.0) >= spec.max_tokens:
+    if spec.max_tokens is not None and estimate.quantile_tokens(0.95) >= spec.max_tokens:
         return True
     least = spec.features.get("min_tokens", 0.0)
-    return least > 1.0 and estimate.quantile_tokens(0.0) <= least
+    return least > 1.0 and estimate.quantile_tokens(0.05) <= least
