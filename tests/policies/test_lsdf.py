@@ -143,6 +143,13 @@ def test_siblings_share_their_summed_gain_over_the_longest_of_them(here):
     assert scored(Lsdf(), alone, here, *everyone)[0] == pytest.approx(400 / REM_S)
 
 
+def test_a_sibling_that_has_tokens_takes_no_prefill_again(here):
+    waiting, running = collective("waiting"), collective("running", output_tokens=300.0)
+    running.generated_tokens = 100
+    value, _ = scored(Lsdf(), waiting, here, waiting, running)
+    assert value == pytest.approx((2 * 200 + 2 * (100 + 300)) / (200 * 0.02))
+
+
 def test_among_siblings_the_longest_goes_first(here):
     calls = [
         collective("short", 1),
