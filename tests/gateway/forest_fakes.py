@@ -169,7 +169,10 @@ class Rig:
 
     def arrive(self, spec: CallSpec) -> CallId:
         call = SimpleNamespace(
-            spec=spec, call_id=spec.call_id, first_length=self.forest.predict(spec)
+            spec=spec,
+            call_id=spec.call_id,
+            first_length=self.forest.predict(spec),
+            generated_tokens=0,
         )
         self.calls[spec.call_id] = call
         self.forest.observe(CallArrived(spec), None, self.clock())  # type: ignore[arg-type]

@@ -140,18 +140,20 @@ def guess(said: float, *, limited: bool = False) -> Guess:
     return Guess(law(said), law(said), law(100.0), b"", limited)
 
 
-def nobody(call_id: CallId) -> bool:
-    return False
+def gone(call_id: CallId) -> float | None:
+    """All have failed."""
+    return None
 
 
-def everybody(call_id: CallId) -> bool:
-    return True
+def begun(call_id: CallId) -> float | None:
+    """All live, and have generated little."""
+    return 1.0
 
 
 def observe(evidence: Evidence, said: float, came: int) -> None:
     evidence.said(CallId("c"), guess(said))
     evidence.ended(CallId("c"), came)
-    evidence.catch_up(nobody)
+    evidence.catch_up(gone)
 
 
 def seen(evidence: Evidence) -> Any:
@@ -175,16 +177,28 @@ def test_lengths_count_in_the_order_in_which_the_forest_was_asked() -> None:
         evidence.said(CallId(name), guess(100.0))
     evidence.ended(CallId("b"), 50)
     evidence.ended(CallId("c"), None)
-    evidence.catch_up(everybody)
+    evidence.catch_up(begun)
     assert seen(evidence) == 0
     evidence.ended(CallId("a"), 900)
-    evidence.catch_up(everybody)
+    evidence.catch_up(begun)
     assert seen(evidence) == 2
     # whoever failed is not waited for
     evidence.said(CallId("e"), guess(100.0))
     evidence.ended(CallId("e"), 70)
-    evidence.catch_up(lambda call_id: call_id != "d")
+    evidence.catch_up(lambda call_id: None if call_id == "d" else 1.0)
     assert seen(evidence) == 3
+
+
+def test_a_call_longer_than_held_possible_is_not_waited_for() -> None:
+    evidence = Evidence(Coverage)
+    for name in "ab":
+        evidence.said(CallId(name), guess(100.0))
+    evidence.ended(CallId("b"), 50)
+    evidence.catch_up(lambda call_id: 190.0)
+    assert seen(evidence) == 0
+    evidence.catch_up(lambda call_id: 191.0)
+    assert seen(evidence) == 2
+    assert evidence.ended(CallId("a"), 400) is None
 
 
 def test_what_waited_behind_a_long_call_counts_bit_by_bit() -> None:
@@ -192,9 +206,9 @@ def test_what_waited_behind_a_long_call_counts_bit_by_bit() -> None:
     for number in range(3 * OBSERVED_AT_ONCE):
         evidence.said(CallId(f"c{number}"), guess(100.0))
         evidence.ended(CallId(f"c{number}"), 50)
-    evidence.catch_up(everybody)
+    evidence.catch_up(begun)
     assert seen(evidence) == OBSERVED_AT_ONCE
-    evidence.catch_up(everybody)
+    evidence.catch_up(begun)
     assert seen(evidence) == 2 * OBSERVED_AT_ONCE
 
 
@@ -209,7 +223,7 @@ def test_a_forest_that_is_right_stays_in_use_while_its_long_calls_go_on() -> Non
         while flying and flying[0][0] <= number:
             _, name, tokens = heapq.heappop(flying)
             evidence.ended(CallId(name), tokens)
-            evidence.catch_up(everybody)
+            evidence.catch_up(begun)
             ended += 1
             assert evidence.complaint() is None, f"{ended} calls have ended"
             if seen(evidence) >= 200:
@@ -236,7 +250,7 @@ def test_calls_that_their_own_limits_end_are_no_drift() -> None:
         assert limited == (spec.max_tokens is not None)
         evidence.said(CallId("c"), Guess(raw, raw, law(100.0), b"", limited))
         evidence.ended(CallId("c"), tokens)
-        evidence.catch_up(nobody)
+        evidence.catch_up(gone)
         assert evidence.complaint() is None, number
     middle = evidence.corrected(law(100.0)).quantile_tokens(0.9)
     assert middle == pytest.approx(180.0, rel=0.1)
@@ -282,7 +296,7 @@ def test_a_forest_is_not_believed_before_it_can_be_told_from_the_fallback() -> N
         exact = LengthEstimate(float(tokens), ((0.05, tokens - 1.0), (0.95, tokens + 1.0)))
         evidence.said(CallId("c"), Guess(law(100.0), law(100.0), exact, b"", limited=False))
         evidence.ended(CallId("c"), tokens)
-        evidence.catch_up(nobody)
+        evidence.catch_up(gone)
         assert evidence.complaint() is not None
 
 

@@ -20,6 +20,8 @@ OBSERVED_AT_ONCE = 8
 """Lengths that count with each call that ends: behind a long call many may wait."""
 PAIRS_MAX = 500
 """Estimates with what came that are kept across restarts."""
+_POSSIBLE = 0.99
+"""A call that is longer than this quantile is longer than the forest held possible."""
 PROBATION_CALLS = LEAST_CALLS
 """So many lengths have to come before a forest is believed whose predecessor had drifted; with
 fewer it would be believed before it can be told from the fallback."""
@@ -88,18 +90,26 @@ class Evidence:
         found.ended, found.tokens = True, tokens
         return found.guess
 
-    def catch_up(self, alive: Callable[[CallId], bool]) -> None:
+    def catch_up(self, so_far: Callable[[CallId], float | None]) -> None:
         """Let lengths count whose turn has come.
 
+        A call that is longer than this forest held possible counts at once: how much longer it
+        gets is no matter, and what has ended since need not wait for it.
+
         Args:
-            alive: Whether a call may still end well; those that failed are waited for no longer.
+            so_far: What a call has generated, tokens per sequence; `None`: it will not end well,
+                and is waited for no longer.
         """
         for _ in range(OBSERVED_AT_ONCE):
             if not self._open:
                 return
             call_id, first = next(iter(self._open.items()))
-            if not first.ended and alive(call_id):
-                return
+            if not first.ended:
+                tokens = so_far(call_id)
+                if tokens is not None and tokens <= first.guess.raw.quantile_tokens(_POSSIBLE):
+                    return
+                if tokens is not None and not first.guess.limited:
+                    self._observe(first.guess.raw, int(tokens))
             del self._open[call_id]
             if first.tokens is not None:
                 self._length_came(first.guess, first.tokens)

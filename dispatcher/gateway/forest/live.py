@@ -144,7 +144,7 @@ class LiveForest:
         counts = output_tokens >= 1 and not known_exactly(spec)
         allowed = counts and self._allowance.take(self._clock())
         guess = self._evidence.ended(spec.call_id, output_tokens if allowed else None)
-        self._evidence.catch_up(self._calls.__contains__)
+        self._evidence.catch_up(self._so_far)
         if not allowed:
             self._passed_over += counts
             return
@@ -245,6 +245,11 @@ class LiveForest:
         else:
             self._counters.count(Fate.USED)
             self._hand(call.call_id, corrected)
+
+    def _so_far(self, call_id: CallId) -> float | None:
+        """Tokens per sequence of a call that lives."""
+        call = self._calls.get(call_id)
+        return None if call is None else call.generated_tokens / call.spec.seats
 
     def _is_here(self, call: Call) -> bool:
         return self._calls.get(call.call_id) is call
