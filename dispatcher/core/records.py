@@ -39,6 +39,7 @@ def call_record(call: Call, outcome: Outcome, usage: Usage | None, now_s: float)
         slo=call.spec.slo,
         streaming=call.spec.streaming,
         token_lag_s=call.token_lag_s,
+        sequences=call.spec.seats,
     )
 
 

@@ -78,6 +78,7 @@ def stream_degradation(
     latency_s: float,
     token_lag_s: float | None = None,
     penalty: float = 1.0,
+    sequences: int = 1,
 ) -> float:
     """Mean of f over the tokens of a finished stream: the second sum of Eq. 3 over w_o L_o.
 
@@ -89,11 +90,12 @@ def stream_degradation(
         latency_s: Arrival to last token; an answer that comes whole has `ttft_s == latency_s`.
         token_lag_s: Worst delay against the timeline, where it was measured.
         penalty: a.
+        sequences: That the tokens are of, side by side, each on a timeline of its own.
     """
     if slo.tpot_s is None or (token_lag_s is not None and token_lag_s <= 0.0):
         return 1.0
     first_due_s = ttft_s if slo.ttft_s is None else slo.ttft_s
-    gaps = max(0.0, output_tokens - 1.0)
+    gaps = max(0.0, output_tokens / sequences - 1.0)
     last_due_s = first_due_s + gaps * slo.tpot_s
     if ttft_s <= first_due_s and latency_s <= last_due_s:
         return 1.0  # due and came are straight lines: in time at both ends is in time throughout
@@ -121,6 +123,7 @@ def service_gain(
     workflow_s: float | None = None,
     weights: GainWeights = PAPER_WEIGHTS,
     penalty: float = 1.0,
+    sequences: int = 1,
 ) -> float:
     """What a call (or, with summed tokens, a workflow) that ended well was worth, in tokens.
 
@@ -137,6 +140,7 @@ def service_gain(
             was all of its workflow, and `latency_s` says it.
         weights: Worth of a token.
         penalty: a.
+        sequences: That L_o is of: a stream's tokens are due in each of them.
 
     Example:
         >>> slo = Slo(end_to_end_s=20.0)
@@ -159,6 +163,7 @@ def service_gain(
             latency_s=latency_s,
             token_lag_s=token_lag_s,
             penalty=penalty,
+            sequences=sequences,
         )
         return weights.of(prompt_tokens * prompt_share, output_tokens * output_share)
     if slo.end_to_end_s is None:
@@ -176,6 +181,7 @@ def slo_met(
     ttft_s: float | None = None,
     token_lag_s: float | None = None,
     workflow_s: float | None = None,
+    sequences: int = 1,
 ) -> bool | None:
     """Whether a call that ended well kept its SLO; `None` where its class was promised nothing.
 
@@ -193,7 +199,7 @@ def slo_met(
         return None
     if call_class is CallClass.LATENCY and _streams(slo):
         first_s = latency_s if ttft_s is None else ttft_s
-        return _stream_in_time(slo, output_tokens, first_s, latency_s, token_lag_s)
+        return _stream_in_time(slo, output_tokens / sequences, first_s, latency_s, token_lag_s)
     if slo.end_to_end_s is None:
         return None
     return (latency_s if workflow_s is None else workflow_s) <= slo.end_to_end_s

@@ -112,6 +112,8 @@ class CallRecord:
     token_lag_s: float | None
     """Worst delay of a token against its timeline, negative when all were early: token k (from 0)
     is due at arrival + SLO_TTFT + k SLO_TPOT (Tempo, Eq. 3). `None`: no such SLO, or not seen."""
+    sequences: int = 1
+    """That its output tokens are of, side by side."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ def call_met(record: CallRecord) -> bool | None:
         ttft_s=ttft_s(record),
         token_lag_s=record.token_lag_s,
         workflow_s=record.ended_s - record.placement.workflow_started_s,
+        sequences=record.sequences,
     )
     return met if met is None or record.outcome is Outcome.OK else False
 
@@ -76,6 +77,7 @@ def call_gain(record: CallRecord) -> float:
         ttft_s=ttft_s(record),
         token_lag_s=record.token_lag_s,
         workflow_s=record.ended_s - record.placement.workflow_started_s,
+        sequences=record.sequences,
     )
 
 

@@ -658,3 +658,11 @@ def test_when_a_wide_head_is_stolen_the_one_behind_it_goes():
     world.arrive("wide", seats=2)
     world.arrive("narrow")
     assert world.sent(world.up("j", seats=2)) == [("wide", "j"), ("narrow", "i")]
+
+
+def test_a_record_says_of_how_many_sequences_its_tokens_are():
+    world = World()
+    world.up("i", seats=4)
+    world.arrive("a", seats=3)
+    (record,) = [c.record for c in world.end("a") if isinstance(c, RecordCall)]
+    assert record.sequences == 3

@@ -143,3 +143,15 @@ def test_gain_lies_between_next_to_nothing_and_all(call_class, wait_s, stream_s,
     assert math.isfinite(gain)
     assert LEAST_DEGRADATION * full <= gain * (1 + 1e-9)
     assert gain <= full * (1 + 1e-9)
+
+
+def test_tokens_of_sequences_side_by_side_are_due_in_each_of_them():
+    # 100 tokens each are due within 2 + 9.9 s; all 400 one after another would be within 41.9 s
+    late = {"output_tokens": 400, "latency_s": 20.0, "ttft_s": 1.0}
+    one = {"output_tokens": 100, "latency_s": 20.0, "ttft_s": 1.0}
+    assert slo_met(CallClass.LATENCY, CHAT, **late, sequences=4) is False
+    assert slo_met(CallClass.LATENCY, CHAT, **{**late, "latency_s": 11.9}, sequences=4) is True
+    share = stream_degradation(CHAT, **one)
+    assert stream_degradation(CHAT, **late, sequences=4) == pytest.approx(share)
+    gain = service_gain(CallClass.LATENCY, CHAT, prompt_tokens=200, **late, sequences=4)
+    assert gain == pytest.approx(200 + 2 * 400 * share)

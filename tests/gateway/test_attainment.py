@@ -215,3 +215,10 @@ def test_all_classes_are_shown_before_anything_has_happened() -> None:
             assert values["headway_slo_total", each.value, outcome] == 0.0
         assert values["headway_service_gain_total", each.value] == 0.0
         assert values["headway_goodput_tokens_total", each.value] == 0.0
+
+
+def test_tokens_of_several_sequences_are_due_side_by_side():
+    # 50 tokens of one sequence are due within 2 + 4.9 s, 25 of each of two within 2 + 2.4 s
+    one = record(CallClass.LATENCY, took_s=5.5, ttft_s=1.0, slo=CHAT)
+    assert call_met(one) is True
+    assert call_met(replace(one, sequences=2)) is False
