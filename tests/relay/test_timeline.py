@@ -112,6 +112,20 @@ def test_a_resume_goes_on_with_the_timeline_of_the_call() -> None:
     assert timeline.lag_s(None, 104.1) == pytest.approx(104.0 - 102.2)
 
 
+@pytest.mark.parametrize("duration_s", [40, 600, 3_000])
+def test_a_pause_is_not_forgotten_however_long_the_stream_goes_on(duration_s: int) -> None:
+    """Four tokens an event, ahead of their time but for one pause early on."""
+    moments = [ARRIVED_S + 1.9]
+    paused = False
+    while moments[-1] < ARRIVED_S + duration_s:
+        paused, gap_s = (True, 12.0) if not paused and len(moments) > 60 else (paused, 0.3)
+        moments.append(moments[-1] + gap_s)
+    # behind by the pause, less the lead until then
+    worst_s = (1.9 + 60 * 0.3 + 12.0) - (2.0 + (1 + 60 * 4) * 0.1)
+    found = told(Timeline(ARRIVED_S, SLO), moments, output_tokens=1 + 4 * (len(moments) - 1))
+    assert found == pytest.approx(worst_s)
+
+
 def test_memory_is_bounded_however_long_a_stream_is() -> None:
     timeline = Timeline(0.0, Slo(tpot_s=0.5))
     for second in range(10 * _MARKS_MAX):

@@ -8,15 +8,18 @@ the timeline begins at the first token.
 from __future__ import annotations
 
 from math import inf
+from operator import itemgetter
 
 from dispatcher.core.types import Slo
 
 _MARKS_S = 1.0
 """Between two moments that are kept, at least."""
 _MARKS_MAX = 512
-"""Moments kept; every other one is dropped beyond."""
+"""Moments kept; of every two one is dropped beyond, never that which ended the longer silence."""
 _PACKED = 1.1
 """Tokens to an event, from which on events do not stand for tokens."""
+
+_silence_s = itemgetter(2)
 
 
 class Timeline:
@@ -25,8 +28,8 @@ class Timeline:
     Events count as tokens, as the relay counts them, and the worst delay is kept as they come.
     Where usage says in the end that the engine packed several tokens into each event, that delay
     was measured against the wrong tokens. Then the moments kept along the way decide, with the
-    tokens that each event must have had: the first two, then at most one a second, that which ended
-    a longer silence always among them, so that no pause is overlooked.
+    tokens that each event must have had: the first two, then at most one a second, those that ended
+    longer silences always among them, so that no pause is overlooked.
 
     Example:
         >>> timeline = Timeline(100.0, Slo(ttft_s=2.0, tpot_s=0.5))
@@ -41,6 +44,7 @@ class Timeline:
         "_events",
         "_first_s",
         "_mark_at_s",
+        "_marked_s",
         "_marks",
         "_promised_s",
         "_sequences",
@@ -69,8 +73,9 @@ class Timeline:
         self._due_s = 0.0
         self._events = 0
         self._worst_s = -inf
-        #: (events before it, when it came)
-        self._marks: list[tuple[int, float]] = []
+        #: (events before it, when it came, silence before it)
+        self._marks: list[tuple[int, float, float]] = []
+        self._marked_s = 0.0
         self._mark_at_s = -inf
 
     def saw(self, now_s: float, events: int) -> None:
@@ -87,10 +92,17 @@ class Timeline:
         self._mark_at_s = now_s + _MARKS_S
         if self._first_s is None:
             self._first_s = self._mark_at_s = now_s  # what follows the first is kept as well
+            self._marked_s = now_s
             self._due_s = now_s if self._promised_s is None else self._promised_s
         elif len(self._marks) >= _MARKS_MAX:
-            del self._marks[::2]
-        self._marks.append((self._events, now_s))
+            marks = self._marks
+            self._marks = [
+                max(pair, key=_silence_s) for pair in zip(marks[::2], marks[1::2], strict=True)
+            ]
+        # since the mark before, which is never less than since the event before
+        silent_s = now_s - self._marked_s
+        self._marked_s = now_s
+        self._marks.append((self._events, now_s, silent_s))
 
     def lag_s(self, output_tokens: int | None, last_s: float | None) -> float | None:
         """The worst delay of a token, negative where all were early; `None` without a token.
@@ -106,10 +118,10 @@ class Timeline:
             return self._worst_s
         # the first event has one token; the others share what is left
         packed = (output_tokens - 1) / max(1, events - 1)
-        last = [] if last_s is None else [(events - 1, last_s)]
+        last = [] if last_s is None else [(events - 1, last_s, 0.0)]
         late_s = [
             now_s - due_s - (1 + (before - 1) * packed) * self._step_s
-            for before, now_s in self._marks + last
+            for before, now_s, _ in self._marks + last
             if before > 0
         ]
         return max([self._first_s - due_s, *late_s])
