@@ -93,8 +93,10 @@ class TrainedForest:
         self._settings = settings
         #: rows learned from, held out, and groups of each
         self.counts = counts
-        #: levels in place of PROBABILITIES, by application code; `None`: of all others
-        self._levels: dict[float | None, tuple[float, ...]] = {None: PROBABILITIES}
+        #: levels in place of PROBABILITIES, by application code
+        self._levels: dict[float, tuple[float, ...]] = {}
+        #: those over all applications held out; nothing is known of one that was not
+        self._overall = PROBABILITIES
         #: how far the trees are believed, by application code
         self._shares: dict[float, float] = {}
 
@@ -114,7 +116,7 @@ class TrainedForest:
             return []
         estimates = []
         for row, law in zip(rows, self._laws(_matrix(rows)), strict=True):
-            levels = self._levels.get(row[_APPLICATION]) or self._levels[None]
+            levels = self._levels.get(row[_APPLICATION], PROBABILITIES)
             quantiles = at_levels(law, tuple(zip(PROBABILITIES, levels, strict=True)))
             estimate = LengthEstimate(mean_of(quantiles), quantiles, SOURCE)
             estimates.append(_limited(estimate, row[MIN_TOKENS], row[MAX_TOKENS]))
@@ -125,10 +127,10 @@ class TrainedForest:
         return {
             **self.counts,
             "trees": self._settings.trees,
-            "applications_calibrated": len(self._levels) - 1,
+            "applications_calibrated": len(self._levels),
             "levels": {
                 f"{p:g}": level
-                for p, level in zip(PROBABILITIES, self._levels[None], strict=True)
+                for p, level in zip(PROBABILITIES, self._overall, strict=True)
                 if p in (0.5, 0.9, 0.95)
             },
         }
@@ -155,15 +157,14 @@ class TrainedForest:
         places = np.array([place_of(*pair) for pair in zip(laws, lengths.tolist(), strict=True)])
         free = _ended_by_themselves(matrix, laws)
         judges = _judges(np.ones(len(places), dtype=np.bool_), free)
-        overall = _levels_of(places[judges], groups[judges])
-        self._levels = {None: overall}
+        self._overall = _levels_of(places[judges], groups[judges])
         for application in np.unique(matrix[:, _APPLICATION]):
             its = _judges(matrix[:, _APPLICATION] == application, free)
             share = its.sum() / (its.sum() + self._settings.trust_application)
             own = _levels_of(places[its], groups[its])
             self._levels[float(application)] = tuple(
                 float(share * level + (1.0 - share) * other)
-                for level, other in zip(own, overall, strict=True)
+                for level, other in zip(own, self._overall, strict=True)
             )
 
     def _weigh(self, matrix: Floats, logs: Floats, groups: Whole) -> None:
