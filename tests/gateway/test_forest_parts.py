@@ -340,7 +340,13 @@ def test_evidence_comes_back_with_its_corrections() -> None:
     assert other.expected_tokens == pytest.approx(mine.expected_tokens, rel=0.05)
     for (_, tokens), (_, same) in zip(mine.quantiles, other.quantiles, strict=True):
         assert same == pytest.approx(tokens, rel=0.05, abs=1.0)
-    for spoilt in ({}, {"pairs": 1, "probation": 0}, {"pairs": [[1, 2]], "probation": 0}):
+    bent = [[100.0, "forest", [0.5, 0.5, 0.2], [9.0, 3.0, 3.0]], 5]
+    for spoilt in (
+        {},
+        {"pairs": 1, "probation": 0},
+        {"pairs": [[1, 2]], "probation": 0},
+        {"pairs": [bent] * 120, "probation": 0},
+    ):
         before = again.dump()
         with pytest.raises((KeyError, ValueError, TypeError)):
             again.load(spoilt)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import NamedTuple
 
 from dispatcher.core.types import CallId, LengthEstimate
@@ -196,4 +197,8 @@ def _estimate(flat: object) -> LengthEstimate:
         raise ValueError("expected an estimate")
     expected, source, probabilities, tokens = flat
     quantiles = tuple((float(p), float(t)) for p, t in zip(probabilities, tokens, strict=True))
+    levels, lengths = [p for p, _ in quantiles], [t for _, t in quantiles]
+    ascending = sorted(set(levels)) == levels and sorted(lengths) == lengths
+    if not (ascending and all(0.0 < p < 1.0 for p in levels) and all(map(isfinite, lengths))):
+        raise ValueError("expected quantiles that ascend")
     return LengthEstimate(float(expected), quantiles, str(source))
