@@ -20,6 +20,9 @@ _COLOURS = {
     "qlm": "#e086b3",
     "least-backlog": "#f6a21e",
     "hexgen-flow": "#d93025",
+    "tempo": "#1e8e5a",
+    "plas": "#b06f2b",
+    "sjf": "#4c6fbf",
 }
 """Of policies that appear in many pictures."""
 _SETTING = re.compile(r"[^\w.-]+")

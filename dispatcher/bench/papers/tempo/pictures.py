@@ -1,0 +1,177 @@
+"""Pictures of Tempo's experiments: gain over time (Fig. 9), goodput, classes, sensitivity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dispatcher.bench.papers.tempo import experiments as of
+from dispatcher.bench.papers.tempo.cases import Case, Contender
+from dispatcher.bench.papers.tempo.results import GAIN, GOODPUT
+from dispatcher.bench.papers.tempo.scoring import WINDOW_S
+from dispatcher.bench.plots import finish, line_of, pyplot
+
+_SMOOTHED = 3
+"""Windows of gain over time that a point stands for."""
+_Plays = Mapping[tuple[str, str], Mapping[str, Any]]
+"""Rows of the document by key of the case and contender."""
+
+
+def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Draw what `headway bench paper tempo` has found; the files it made.
+
+    Raises:
+        PlotsMissingError: There is no matplotlib.
+        OSError: The folder or a file cannot be written.
+    """
+    plt = pyplot()
+    folder.mkdir(parents=True, exist_ok=True)
+    plays = {(play["case"], play["contender"]): play for play in document["plays"]}
+    pictures: Sequence[tuple[str, Callable[[Any, _Plays], None], tuple[float, float]]] = (
+        ("tempo-hour", _hour, (9.0, 3.4)),
+        ("tempo-goodput", _goodput, (9.0, 3.4)),
+        ("tempo-classes", _classes, (9.0, 3.2)),
+        ("tempo-readings", _readings, (9.0, 3.2)),
+        ("tempo-robustness", _robustness, (9.0, 3.2)),
+    )
+    made = []
+    for name, picture, size in pictures:
+        figure = plt.figure(figsize=size, layout="constrained")
+        picture(figure, plays)
+        path = folder / f"{name}.svg"
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)
+        made.append(path)
+    return made
+
+
+def _style(contender: Contender) -> dict[str, Any]:
+    """Tempo's variants in its colour."""
+    style = line_of(contender.label)
+    if contender is of.PRECISE:
+        return style | {"color": line_of("tempo").get("color"), "linestyle": ":"}
+    if contender is of.SLACK:
+        return style | {"color": line_of("tempo").get("color"), "linestyle": "--"}
+    return style
+
+
+def _row(plays: _Plays, case: Case, contender: Contender) -> Mapping[str, Any]:
+    return plays[case.key, contender.label]
+
+
+def _hour(figure: Any, plays: _Plays) -> None:
+    panels = figure.subplots(1, len(of.HOUR_CASES))
+    for axes, case in zip(panels, of.HOUR_CASES, strict=True):
+        for contender in (*of.COMPARED, of.VTC, of.SLACK, of.PRECISE):
+            if (case.key, contender.label) not in plays:
+                continue
+            gains = _row(plays, case, contender)["gain_over_time"]
+            points = [
+                (
+                    (first + _SMOOTHED / 2.0) * WINDOW_S / 60.0,
+                    sum(gains[first : first + _SMOOTHED]) / _SMOOTHED,
+                )
+                for first in range(0, len(gains) - _SMOOTHED + 1, _SMOOTHED)
+            ]
+            axes.plot(*zip(*points, strict=True), label=contender.label, **_style(contender))
+        axes.set(xlabel="minutes", ylabel="service gain per second", title=case.lengths)
+        axes.set_ylim(bottom=0)
+        finish(axes, legend=axes is panels[0])
+
+
+def _goodput(figure: Any, plays: _Plays) -> None:
+    left, right = figure.subplots(1, 2)
+    loads = sorted(of.LOAD_CASES, key=lambda case: case.load)
+    for contender in (*of.COMPARED, of.SLACK):
+        values = [_row(plays, case, contender)[GOODPUT] for case in loads]
+        left.plot(
+            [case.load for case in loads],
+            values,
+            marker="o",
+            label=contender.label,
+            **_style(contender),
+        )
+    left.set(xlabel="load", ylabel="requests in time per second")
+    left.set_ylim(bottom=0)
+    finish(left)
+    names = [f"{case.model}\n{case.seats}" for case in of.BATCH_CASES]
+    _bars(right, plays, of.BATCH_CASES, GOODPUT, names, of.TEMPO, of.VLLM, of.AUTELLIX)
+    right.set(xlabel="model, batch size", ylabel="requests in time per second")
+
+
+def _bars(
+    axes: Any,
+    plays: _Plays,
+    cases: Sequence[Case],
+    figure_name: str,
+    names: Sequence[str],
+    *contenders: Contender,
+) -> None:
+    compared = contenders or of.COMPARED
+    width = 0.8 / len(compared)
+    for number, contender in enumerate(compared):
+        axes.bar(
+            [place - 0.4 + width * (number + 0.5) for place in range(len(cases))],
+            [_row(plays, case, contender)[figure_name] for case in cases],
+            width * 0.92,
+            label=contender.label,
+            color=line_of(contender.label).get("color"),
+        )
+    axes.set_xticks(range(len(cases)), names, fontsize=7)
+    finish(axes, legend=False)
+
+
+def _classes(figure: Any, plays: _Plays) -> None:
+    panels = figure.subplots(1, 3)
+    shown = (
+        ("latency", "ttft_s", "chat: first token, s"),
+        ("throughput", "latency_s", "whole answers: end, s"),
+        ("collective", "latency_s", "collective: end, s"),
+    )
+    contenders = (*of.COMPARED, of.VTC, of.SLACK)
+    for axes, (name, what, label) in zip(panels, shown, strict=True):
+        for place, contender in enumerate(contenders):
+            found = _row(plays, of.HOUR_CASES[0], contender)["classes"][name][what]
+            colour = line_of(contender.label).get("color")
+            axes.bar(place - 0.2, found["p50"], 0.38, color=colour)
+            axes.bar(place + 0.2, found["p95"], 0.38, color=colour, alpha=0.5)
+        axes.set_yscale("log")
+        names = [c.label.replace(", ", "\n") for c in contenders]
+        axes.set_xticks(range(len(contenders)), names, fontsize=7)
+        axes.set(ylabel=label)
+        finish(axes, legend=False)
+
+
+def _readings(figure: Any, plays: _Plays) -> None:
+    left, right = figure.subplots(1, 2)
+    contenders = (of.TEMPO, *of.VARIANTS)
+    for axes, name, label in (
+        (left, GOODPUT, "requests in time per second"),
+        (right, GAIN, "service gain per second"),
+    ):
+        values = [_row(plays, of.MAIN, contender)[name] for contender in contenders]
+        axes.barh(range(len(contenders)), values, color=line_of("tempo").get("color"))
+        axes.set_yticks(
+            range(len(contenders)), [c.label for c in contenders] if axes is left else []
+        )
+        axes.invert_yaxis()
+        axes.set(xlabel=label)
+        finish(axes, legend=False)
+
+
+def _robustness(figure: Any, plays: _Plays) -> None:
+    scales, mixes, bursts = figure.subplots(1, 3)
+    by_scale = sorted((of.MAIN, *of.SCALE_CASES), key=lambda case: case.slo_scale)
+    _bars(scales, plays, by_scale, GOODPUT, [f"{case.slo_scale:g}" for case in by_scale])
+    scales.set(xlabel="SLO scale", ylabel="requests in time per second")
+    by_mix = (of.MAIN, *of.MIX_CASES)
+    names = [case.mix.replace(":", "\n") for case in by_mix]
+    _bars(mixes, plays, by_mix, GAIN, names, of.TEMPO, of.VLLM)
+    mixes.set(xlabel="chat : whole : collective", ylabel="service gain per second")
+    by_burst = (of.MAIN, *of.BURST_CASES)
+    _bars(bursts, plays, by_burst, GAIN, [case.arrivals for case in by_burst])
+    bursts.set(xlabel="arrivals", ylabel="service gain per second")
+    figure.legend(
+        *scales.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8
+    )
