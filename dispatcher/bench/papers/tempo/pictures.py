@@ -67,12 +67,10 @@ def _hour(figure: Any, plays: _Plays) -> None:
             if (case.key, contender.label) not in plays:
                 continue
             gains = _row(plays, case, contender)["gain_over_time"]
+            width = min(_SMOOTHED, len(gains))
             points = [
-                (
-                    (first + _SMOOTHED / 2.0) * WINDOW_S / 60.0,
-                    sum(gains[first : first + _SMOOTHED]) / _SMOOTHED,
-                )
-                for first in range(0, len(gains) - _SMOOTHED + 1, _SMOOTHED)
+                ((first + width / 2.0) * WINDOW_S / 60.0, sum(gains[first : first + width]) / width)
+                for first in range(0, len(gains) - width + 1, width)
             ]
             axes.plot(*zip(*points, strict=True), label=contender.label, **_style(contender))
         axes.set(xlabel="minutes", ylabel="service gain per second", title=case.lengths)
