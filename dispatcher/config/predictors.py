@@ -22,7 +22,7 @@ class PredictorSettings(Section):
     window: int = Field(
         default=20_000, ge=100, le=100_000, description="ended calls to train on, the latest"
     )
-    min_calls: int = Field(default=300, ge=20, le=100_000, description="no forest from fewer")
+    min_calls: int = Field(default=1_000, ge=20, le=100_000, description="no forest from fewer")
     train_after_calls: int = Field(
         default=1_000, ge=1, le=100_000, description="ended calls after which it is trained anew"
     )
