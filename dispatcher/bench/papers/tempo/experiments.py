@@ -42,6 +42,7 @@ NO_LENGTHS = variant("tempo, no lengths", lengths="none")
 PRINTED = variant("tempo, printed", reading="printed")
 SLACK = variant("tempo, slack", reading="slack")
 WORKFLOW_SLACK = variant("tempo, slack, workflow", reading="slack", scope="workflow")
+PRECISE_SLACK = variant("tempo, slack, true lengths", lengths="oracle", reading="slack")
 PREEMPTING = variant("tempo, preempting", preemption=True)
 
 BASELINES = (VLLM, AUTELLIX, SJF)
@@ -54,6 +55,7 @@ VARIANTS = (
     NO_LENGTHS,
     PRINTED,
     SLACK,
+    PRECISE_SLACK,
     WORKFLOW_SLACK,
     PREEMPTING,
 )
@@ -82,7 +84,7 @@ MAIN = Case()
 HOUR = Case(span_s=HOUR_S)
 HOUR_LONG = Case(span_s=HOUR_S, lengths="tempo-long")
 HOUR_CASES = (HOUR, HOUR_LONG)
-LOAD_CASES = (MAIN, *(Case(load=load) for load in LOADS))
+LOAD_CASES = tuple(sorted((MAIN, *(Case(load=load) for load in LOADS)), key=lambda c: c.load))
 BATCH_CASES = (
     HOUR,
     *(replace(HOUR, seats=seats) for seats in BATCHES),
