@@ -23,9 +23,9 @@ ORACLE = (
     " quantiles know all there is to know here: prompts have no text, lengths one law"
 )
 FLOOR = (
-    "left out is where vLLM's gain would be less than 1.3 times what it is (the second number) if"
-    " all that it did were in time: no order can reach the floor there. In a quarter of an hour"
-    " queues are short, and f = SLO / time is near 1 for those who are late by seconds"
+    "the second number is what vLLM would gain over what it does if all that it did were in time:"
+    " no order can reach the floor where it is below it. In a quarter of an hour queues are short,"
+    " and f = SLO / time is near 1 for those who are late by seconds"
 )
 BEST = (
     "least attained service puts single calls before collective requests, which are fewer and have"
