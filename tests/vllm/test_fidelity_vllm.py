@@ -65,8 +65,12 @@ async def test_simulated_latencies_are_the_live_ones(
     http: httpx.AsyncClient,
 ) -> None:
     engines = dict(zip(("fast", "slow"), engine_pair, strict=True))
-    policy = {"name": POLICY, "params": PARAMS}
-    gateway = start_gateway(engines=engines, seats=SEATS, settings={"policy": policy})
+    settings = {
+        "policy": {"name": POLICY, "params": PARAMS},
+        # as the simulated scheduler does; a forest would take time from two cores, too
+        "predictors": {"lengths": "rolling-quantiles"},
+    }
+    gateway = start_gateway(engines=engines, seats=SEATS, settings=settings)
     plays: list[Live] = []
     with cores_of_their_own(*engine_pair, gateway):
         async with Stage(engines, gateway, http) as stage:
