@@ -42,7 +42,6 @@ NO_LENGTHS = variant("tempo, no lengths", lengths="none")
 PRINTED = variant("tempo, printed", reading="printed")
 SLACK = variant("tempo, slack", reading="slack")
 WORKFLOW_SLACK = variant("tempo, slack, workflow", reading="slack", scope="workflow")
-PRECISE_SLACK = variant("tempo, slack, true lengths", lengths="oracle", reading="slack")
 PREEMPTING = variant("tempo, preempting", preemption=True)
 
 BASELINES = (VLLM, AUTELLIX, SJF)
@@ -55,7 +54,6 @@ VARIANTS = (
     NO_LENGTHS,
     PRINTED,
     SLACK,
-    PRECISE_SLACK,
     WORKFLOW_SLACK,
     PREEMPTING,
 )
@@ -63,9 +61,9 @@ VARIANTS = (
 HOUR_S = 3600.0
 LOADS = (0.6, 0.9, 1.0, 1.3, 1.6)
 """Beside `MAIN_LOAD`."""
-BATCHES = (8, 32)
+BATCHES = (8, 16, 32)
 MODELS = ("13b", "70b")
-"""Beside 8b at batch 16."""
+"""At batch 16, beside 8b."""
 PENALTIES = (0.5, 2.0, 4.0, 100.0)
 """Beside 1; 100 is the authors' scripts'."""
 SCALES = (0.5, 2.0)
@@ -86,7 +84,6 @@ HOUR_LONG = Case(span_s=HOUR_S, lengths="tempo-long")
 HOUR_CASES = (HOUR, HOUR_LONG)
 LOAD_CASES = tuple(sorted((MAIN, *(Case(load=load) for load in LOADS)), key=lambda c: c.load))
 BATCH_CASES = (
-    HOUR,
     *(replace(HOUR, seats=seats) for seats in BATCHES),
     *(replace(HOUR, model=model) for model in MODELS),
 )
@@ -100,7 +97,7 @@ def every_pair() -> list[tuple[Case, Contender]]:
     pairs = [
         *((HOUR, one) for one in (*COMPARED, VTC, SLACK, PRECISE)),
         *((HOUR_LONG, one) for one in (TEMPO, VLLM, PRECISE)),
-        *((case, one) for case in BATCH_CASES for one in (TEMPO, VLLM, AUTELLIX)),
+        *((case, one) for case in BATCH_CASES for one in (TEMPO, VLLM)),
         *((case, one) for case in LOAD_CASES for one in (*COMPARED, SLACK)),
         *((MAIN, one) for one in VARIANTS),
         *((case, one) for case in (*SCALE_CASES, *BURST_CASES) for one in COMPARED),

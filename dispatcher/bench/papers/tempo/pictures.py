@@ -14,6 +14,7 @@ from dispatcher.bench.plots import finish, line_of, pyplot
 
 _SMOOTHED = 3
 """Windows of gain over time that a point stands for."""
+_LENGTHS = {"tempo": "chatbot", "tempo-long": "long answers"}
 _Plays = Mapping[tuple[str, str], Mapping[str, Any]]
 """Rows of the document by key of the case and contender."""
 
@@ -73,7 +74,7 @@ def _hour(figure: Any, plays: _Plays) -> None:
                 for first in range(0, len(gains) - width + 1, width)
             ]
             axes.plot(*zip(*points, strict=True), label=contender.label, **_style(contender))
-        axes.set(xlabel="minutes", ylabel="service gain per second", title=case.lengths)
+        axes.set(xlabel="minutes", ylabel="service gain per second", title=_LENGTHS[case.lengths])
         axes.set_ylim(bottom=0)
         finish(axes, legend=axes is panels[0])
 
@@ -94,7 +95,7 @@ def _goodput(figure: Any, plays: _Plays) -> None:
     left.set_ylim(bottom=0)
     finish(left)
     names = [f"{case.model}\n{case.seats}" for case in of.BATCH_CASES]
-    _bars(right, plays, of.BATCH_CASES, GOODPUT, names, of.TEMPO, of.VLLM, of.AUTELLIX)
+    _bars(right, plays, of.BATCH_CASES, GOODPUT, names, of.TEMPO, of.VLLM)
     right.set(xlabel="model, batch size", ylabel="requests in time per second")
 
 
@@ -131,7 +132,7 @@ def _classes(figure: Any, plays: _Plays) -> None:
     for axes, (name, what, label) in zip(panels, shown, strict=True):
         for place, contender in enumerate(contenders):
             found = _row(plays, of.HOUR_CASES[0], contender)["classes"][name][what]
-            colour = line_of(contender.label).get("color")
+            colour = _style(contender).get("color")
             axes.bar(place - 0.2, found["p50"], 0.38, color=colour)
             axes.bar(place + 0.2, found["p95"], 0.38, color=colour, alpha=0.5)
         axes.set_yscale("log")
