@@ -81,7 +81,7 @@ class Visit:
     gap_s: float | None = None
     """Silence before its first call, where none ran then."""
     tool: str | None = None
-    """What the client says filled it."""
+    """What filled it: as the client says, else as the answer before it asked for."""
     predicted_s: float | None = None
     """Stage work when its first budget was granted."""
     budget_s: float | None = None
@@ -150,6 +150,8 @@ class Workflow:
     """As of the latest budget."""
     tool_gap_s: float = 0.0
     """All tool gaps together."""
+    asked_tool: str | None = None
+    """What answers have asked for since a call last arrived, where that has a name."""
     ended_s: float | None = None
     declared: bool = False
     """Its client announced it: it waits for calls, however long until silence ends it."""
