@@ -1,5 +1,6 @@
 """Settings: what they are, and how they are read from a file and the environment."""
 
+from dispatcher.config.capability import CapabilitySettings
 from dispatcher.config.loading import load_settings, reload_settings
 from dispatcher.config.predictors import PredictorSettings
 from dispatcher.config.profiles import EngineProfile, read_profile, read_profiles
@@ -22,6 +23,7 @@ from dispatcher.config.tuning import RecordingSettings, TuningSettings
 
 __all__ = [
     "CENTRAL",
+    "CapabilitySettings",
     "EmbeddedSettings",
     "EngineProfile",
     "EngineSettings",

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from dispatcher.config.capability import CapabilitySettings
 from dispatcher.config.predictors import PredictorSettings
 from dispatcher.config.profiles import EngineProfile, read_profile
 from dispatcher.config.section import Section
@@ -164,6 +165,15 @@ class EngineSettings(Section):
     profile: EngineProfile | None = Field(
         default=None,
         description="what `headway calibrate` measured, a file or its keys; wins over `gpu`",
+    )
+    capability: CapabilitySettings | None = Field(
+        default=None, description="figures of one of its GPUs; win over those of `gpu`"
+    )
+    weight_gb: float | None = Field(
+        default=None, gt=0, le=1e6, description="weights of its model, 10^9 bytes; none: by size"
+    )
+    kv_bytes_per_token: Count | None = Field(
+        default=None, description="KV cache of one token, bytes; none: by size"
     )
     seats: Literal["auto"] | int = Field(
         default="auto", description="calls in flight; auto: found by watching the engine"

@@ -73,6 +73,44 @@ class GpuProfile:
         """Bytes per second that one GPU reads from its memory, sustained."""
         return self.hbm_tb_per_s * 1e12 * self.memory_efficiency
 
+    @property
+    def capability(self) -> Capability:
+        """Its published figures alone."""
+        return Capability(self.bf16_dense_tflops, self.hbm_gb, self.hbm_tb_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """What one engine's hardware can do at most: the (F, M, B) of HeteroServe, section 3.1.
+
+    Attributes:
+        tflops: F, peak dense bfloat16 rate of all its GPUs, 10^12 operations per second, above 0.
+        hbm_gb: M, device memory of all its GPUs, 10^9 bytes, above 0.
+        tb_per_s: B, memory bandwidth of all its GPUs, 10^12 bytes per second, above 0.
+
+    Raises:
+        ValueError: A figure is not above 0.
+    """
+
+    tflops: float
+    hbm_gb: float
+    tb_per_s: float
+
+    def __post_init__(self) -> None:
+        if not (self.tflops > 0 and self.hbm_gb > 0 and self.tb_per_s > 0):
+            raise ValueError(f"every figure of a capability must be above 0: {self}")
+
+    def times(self, gpus: int, speed: float = 1.0) -> Capability:
+        """Return what so many GPUs of this kind can do together, `speed` times as fast as told.
+
+        Example:
+            >>> Capability(312.0, 80.0, 2.0).times(4)
+            Capability(tflops=1248.0, hbm_gb=320.0, tb_per_s=8.0)
+        """
+        return Capability(
+            self.tflops * gpus * speed, self.hbm_gb * gpus, self.tb_per_s * gpus * speed
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:

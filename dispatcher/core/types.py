@@ -9,7 +9,7 @@ from enum import StrEnum
 from math import log
 from typing import NewType
 
-from dispatcher.core.gpu_profiles import CostProfile
+from dispatcher.core.gpu_profiles import Capability, CostProfile
 
 CallId = NewType("CallId", str)
 AttemptId = NewType("AttemptId", int)
@@ -228,6 +228,12 @@ class InstanceSpec:
     profile: CostProfile | None = None
     """Where the cost model starts before it has seen traffic."""
     kv_capacity_tokens: int | None = None
+    capability: Capability | None = None
+    """Of all its GPUs together, from datasheets; `None`: nobody said what it runs on."""
+    weight_bytes: int | None = None
+    """Of the model it serves, over all its GPUs."""
+    kv_bytes_per_token: int | None = None
+    """Keys and values of one token, over all layers and GPUs."""
     tasks: frozenset[Task] = frozenset({Task.GENERATE})
     modalities: frozenset[str] = frozenset()
     takes_priority: bool = True

@@ -101,5 +101,8 @@ def simulated_engine(
         seats=seats,
         profile=roofline_cost(hardware, shape, tp),
         kv_capacity_tokens=config.kv_capacity_tokens,
+        capability=hardware.capability.times(tp),
+        weight_bytes=shape.weight_bytes,
+        kv_bytes_per_token=shape.kv_bytes_per_token,
     )
     return SimulatedEngine(spec, config)

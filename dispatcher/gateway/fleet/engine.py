@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from dispatcher.config import EngineSettings
 from dispatcher.core.gpu_profiles import (
     MODELS,
+    Capability,
     CostProfile,
     ModelDoesNotFitError,
+    ModelProfile,
     gpu_profile,
     kv_capacity_tokens,
     model_profile,
@@ -129,6 +131,9 @@ class Engine:
             seats=None if seats == "auto" else seats,
             profile=self._profile(served),
             kv_capacity_tokens=self.kv_capacity_tokens or self._kv_on_paper(served),
+            capability=self._capability(),
+            weight_bytes=self._weight_bytes(served),
+            kv_bytes_per_token=self._kv_bytes(served),
             # no engine says which it takes; what it cannot it refuses itself
             modalities=_MODALITIES,
             takes_priority=self.sends_priority,
@@ -145,6 +150,34 @@ class Engine:
         shape = model_profile(self._size(served))
         cost = roofline_cost(gpu_profile(self.settings.gpu), shape, self.settings.tp)
         return cost.time_scale(self.time_scale)
+
+    def _capability(self) -> Capability | None:
+        """Of all its GPUs; `None` where nothing says what they are."""
+        own = self.settings
+        if own.capability is not None:
+            figures = own.capability.figures
+        elif own.gpu is not None:
+            figures = gpu_profile(own.gpu).capability
+        else:
+            return None
+        return figures.times(own.tp, self.time_scale)
+
+    def _shape(self, served: Served) -> ModelProfile | None:
+        """The model's published shape, where its size is told; guessed, it says nothing."""
+        told = self.settings.size or told_size(served.models)
+        return None if told is None else model_profile(told)
+
+    def _weight_bytes(self, served: Served) -> int | None:
+        if self.settings.weight_gb is not None:
+            return round(self.settings.weight_gb * 1e9)
+        shape = self._shape(served)
+        return None if shape is None else shape.weight_bytes
+
+    def _kv_bytes(self, served: Served) -> int | None:
+        if self.settings.kv_bytes_per_token is not None:
+            return self.settings.kv_bytes_per_token
+        shape = self._shape(served)
+        return None if shape is None else shape.kv_bytes_per_token
 
     def _kv_on_paper(self, served: Served) -> int | None:
         if self.settings.gpu is None:
@@ -166,10 +199,20 @@ def size_of(models: tuple[str, ...]) -> str:
         >>> size_of(("Qwen2.5-72B-Instruct",)), size_of(("llama",))
         ('70b', '8b')
     """
+    return told_size(models) or "8b"
+
+
+def told_size(models: tuple[str, ...]) -> str | None:
+    """The known model shape nearest to the size in a model's name; `None` where none is told.
+
+    Example:
+        >>> told_size(("llama-2-13b-chat",)), told_size(("llama",))
+        ('13b', None)
+    """
     for name in models:
         found = _SIZE.search(name)
         if found is not None:
             billions = float(found[1])
             nearest = min(MODELS.values(), key=lambda m: abs(m.parameters / 1e9 - billions))
             return nearest.name
-    return "8b"
+    return None
