@@ -73,7 +73,7 @@ def build_policy(name: str, params: Mapping[str, object], services: PolicyServic
         0.2
         >>> build_policy("vllm", {"alpha": 2.0}, services)
         Traceback (most recent call last):
-        dispatcher.core.errors.BadParameterError: vllm: alpha = 2.0: no such parameter (known: none)
+        dispatcher.core.errors.BadParameterError: vllm: alpha = 2.0: no such parameter (known: affinity)
     """
     return POLICIES.build(name, params, services)
 

@@ -9,14 +9,15 @@ from dispatcher.policy_params import (
     BaselineParams,
     HexGenFlowParams,
     LeastBacklogParams,
-    NoParams,
     PlasParams,
     QlmParams,
+    RoutedParams,
     ShortestFirstParams,
     TempoParams,
     UrgencyParams,
 )
 from dispatcher.registry import PolicyServices, Registry, entry
+from policies.affinity import with_affinity
 from policies.attained_service import AttainedService
 from policies.fcfs import Fcfs
 from policies.least_backlog import LeastBacklog
@@ -44,9 +45,8 @@ _PLAS_TICK_S = 0.5
 
 
 def _routing(params: BaselineParams) -> Routing:
-    if params.routing == "round-robin":
-        return RoundRobin()
-    return LeastBacklog(late_binding=False)
+    routing = RoundRobin() if params.routing == "round-robin" else LeastBacklog(late_binding=False)
+    return with_affinity(routing, params.affinity)
 
 
 def _balance(params: BalanceParams) -> WorkloadBalance:
@@ -58,15 +58,21 @@ def _urgency(params: UrgencyParams) -> Urgency:
     return Urgency(scope=params.scope, shed_doomed=params.shed_doomed)
 
 
-def _vllm(params: NoParams, services: PolicyServices) -> Policy:
-    return Policy("vllm", RoundRobin(), Fcfs(), SeatAdmission(), params.model_dump())
+def _vllm(params: RoutedParams, services: PolicyServices) -> Policy:
+    return Policy(
+        "vllm",
+        with_affinity(RoundRobin(), params.affinity),
+        Fcfs(),
+        SeatAdmission(),
+        params.model_dump(),
+    )
 
 
 def _hexgen_flow(params: HexGenFlowParams, services: PolicyServices) -> Policy:
     routing = _balance(params)
     return Policy(
         "hexgen-flow",
-        routing,
+        with_affinity(routing, params.affinity),
         _urgency(params),
         SeatAdmission(),
         params.model_dump(),
@@ -77,14 +83,15 @@ def _hexgen_flow(params: HexGenFlowParams, services: PolicyServices) -> Policy:
 
 
 def _rr_pq(params: UrgencyParams, services: PolicyServices) -> Policy:
-    return Policy("rr-pq", RoundRobin(), _urgency(params), SeatAdmission(), params.model_dump())
+    routing = with_affinity(RoundRobin(), params.affinity)
+    return Policy("rr-pq", routing, _urgency(params), SeatAdmission(), params.model_dump())
 
 
 def _wb_fcfs(params: BalanceParams, services: PolicyServices) -> Policy:
     routing = _balance(params)
     return Policy(
         "wb-fcfs",
-        routing,
+        with_affinity(routing, params.affinity),
         Fcfs(),
         SeatAdmission(),
         params.model_dump(),
@@ -94,7 +101,7 @@ def _wb_fcfs(params: BalanceParams, services: PolicyServices) -> Policy:
 
 
 def _least_backlog(params: LeastBacklogParams, services: PolicyServices) -> Policy:
-    routing = LeastBacklog(late_binding=params.binding == "late")
+    routing = with_affinity(LeastBacklog(late_binding=params.binding == "late"), params.affinity)
     return Policy("least-backlog", routing, Fcfs(), SeatAdmission(), params.model_dump())
 
 
@@ -142,10 +149,11 @@ def _tempo(params: TempoParams, services: PolicyServices) -> Policy:
         fairness=params.fairness,
     )
     late = params.routing == "least-backlog-late"
+    routing = RoundRobin() if params.routing == "round-robin" else LeastBacklog(late_binding=late)
     stopping = LeastDensePreemption(ordering, quantum_tokens=params.quantum_tokens)
     return Policy(
         "tempo",
-        RoundRobin() if params.routing == "round-robin" else LeastBacklog(late_binding=late),
+        with_affinity(routing, params.affinity),
         ordering,
         ReserveAdmission(
             services.observer(ReserveTurns), params.reserve, overdue_share=params.overdue_share
@@ -172,7 +180,7 @@ POLICIES: Registry[Policy] = Registry(
             "vllm",
             "Round robin over the engines, first come first served at each.",
             f"{_HEXGEN}, section 5.1, baseline",
-            NoParams,
+            RoutedParams,
             _vllm,
         ),
         entry(

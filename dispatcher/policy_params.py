@@ -15,11 +15,19 @@ from policies.urgency import Scope
 from policies.workload_balance import ScoreMode
 
 
-class NoParams(Params):
-    """Nothing to set."""
+class RoutedParams(Params):
+    """What every policy that routes has."""
+
+    affinity: float = Field(
+        0.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="seconds of longer backlog that a second of prefill is worth which the prefix "
+        "left by a call's session spares; 0: as the routing itself says",
+    )
 
 
-class BalanceParams(Params):
+class BalanceParams(RoutedParams):
     """Parameters of workload-balanced routing."""
 
     alpha: Literal["auto"] | Annotated[float, Field(ge=0.0, le=1.0)] = Field(
@@ -33,7 +41,7 @@ class BalanceParams(Params):
     beta: float = Field(1.0, gt=0.0, description="weight of the queue in mode paper, s^2")
 
 
-class UrgencyParams(Params):
+class UrgencyParams(RoutedParams):
     """Parameters of the urgency queue."""
 
     scope: Scope = Field(
@@ -48,7 +56,7 @@ class HexGenFlowParams(UrgencyParams, BalanceParams):
     """Both levels."""
 
 
-class LeastBacklogParams(Params):
+class LeastBacklogParams(RoutedParams):
     """Parameters of least-backlog routing."""
 
     binding: Literal["late", "early"] = Field(
@@ -56,7 +64,7 @@ class LeastBacklogParams(Params):
     )
 
 
-class BaselineParams(Params):
+class BaselineParams(RoutedParams):
     """Parameters of queues that are compared under a dispatcher that is not theirs."""
 
     routing: Literal["round-robin", "least-backlog"] = Field(
@@ -92,7 +100,7 @@ class PlasParams(BaselineParams):
     )
 
 
-class TempoParams(Params):
+class TempoParams(RoutedParams):
     """Parameters of service density and what comes with it."""
 
     reading: Reading = Field(

@@ -87,6 +87,7 @@ class Tracker:
         if (slo_s := spec.slo.end_to_end_s) is not None and slo_s > 0:
             workflow.slo_s = min(slo_s, MAX_S)
         earlier = stages.resent(workflow, spec)
+        tool = stages.tool_named(workflow, spec)
         gap_s = None
         if not workflow.live:
             self._idle.discard(workflow.workflow_id, workflow.idle_s)
@@ -94,10 +95,10 @@ class Tracker:
             gap_s = stages.tool_ran(workflow, now_s) if earlier is None else None
             # Nor while we were down.
             if gap_s is not None and (workflow.calls or not workflow.restored):
-                self.tools.learn(spec.tool, gap_s)
+                self.tools.learn(tool, gap_s)
         visit = stages.enter(workflow, spec, earlier, now_s, self.settings.max_stages)
         if gap_s is not None:
-            visit.gap_s, visit.tool = gap_s, spec.tool
+            visit.gap_s, visit.tool = gap_s, tool
         rebudget = tuple(workflow.live) if before != (workflow.slo_s, workflow.version) else ()
         prompt = tokens(spec.prompt_tokens)
         call = Call(spec.call_id, visit, prompt, spec.final, spec.dedupe_key, now_s, prompt)
@@ -230,8 +231,7 @@ class Tracker:
         workflow.ran = True
         visit = stages.visit_named(workflow, stage, now_s, self.settings.max_stages)
         self._touch(workflow, now_s)
-        if visit.live:
-            # Calls of that name still run here: they end the stage.
+        if visit.live:  # Calls of that name still run here: they end the stage.
             return self._pending()
         visit.at_client = visit.members == 0
         visit.started_s = min(visit.started_s, now_s - cut(duration_s, 0.0, MAX_S))
@@ -282,6 +282,10 @@ class Tracker:
         """Predicted work left along the critical path; 0 when unknown."""
         workflow = self._live.get(workflow_id)
         return 0.0 if workflow is None else self._budgets.remaining_work_s(workflow, work_s)
+
+    def gap_s(self, tool: str | None, p: float) -> float | None:
+        """Seconds that a tool stays within with probability `p`; `None`: none was ever seen."""
+        return self.tools.quantile_s(tool or None, p)
 
     def explain(self, workflow_id: WorkflowId) -> Mapping[str, object] | None:
         """Everything a user would ask, JSON-ready, as of the latest event."""
@@ -339,10 +343,9 @@ class Tracker:
         self, workflow_id: WorkflowId, application: str, tenant: str, now_s: float
     ) -> Workflow:
         self._make_room(1)
-        workflow = new_workflow(
+        workflow = self._live[workflow_id] = new_workflow(
             workflow_id, application, tenant, started_s=now_s, settings=self.settings
         )
-        self._live[workflow_id] = workflow
         return workflow
 
     def _make_room(self, new: int = 0) -> None:

@@ -8,7 +8,8 @@ from dispatcher.core.call import Attempt, Call, Place
 from dispatcher.core.commands import Dispatch
 from dispatcher.core.errors import InvariantError
 from dispatcher.core.events import AttemptEnded
-from dispatcher.core.fleet import Fleet, Instance, context_tokens
+from dispatcher.core.fleet import Fleet
+from dispatcher.core.instance import Instance, context_tokens
 from dispatcher.core.ports import AttemptTiming, CostModel, LengthPredictor, Policy
 from dispatcher.core.types import AttemptId, Outcome, SeatTag, Usage
 
@@ -56,6 +57,7 @@ class Attempts:
             pending_prefill_s=self._fleet.prefill_s(call, instance) * call.spec.prompts,
             remaining_tokens=call.remaining_tokens * seats,
             context_tokens=context_tokens(call),
+            left_tokens=self._fleet.sessions.left_tokens(call.spec, instance),
         )
         compute_s = self._fleet.compute_s(call, instance)
         return Prepared(attempt, compute_s, self._engine_priority(start_s))
@@ -136,7 +138,9 @@ class Attempts:
         total_s = now_s - attempt.dispatched_s
         if total_s <= 0.0 or attempt.resumed_tokens:
             return
-        instance.saw_cache(usage.prompt_tokens, usage.cached_tokens)
+        instance.saw_cache(usage.prompt_tokens, usage.cached_tokens, cold=not attempt.left_tokens)
+        if attempt.left_tokens:
+            self._fleet.sessions.learn(call.spec, attempt.left_tokens, usage)
         if usage.output_tokens <= 0:
             return  # nothing was asked for, or the engine does not count
         output_tokens = max(1, round(usage.output_tokens / call.spec.seats))

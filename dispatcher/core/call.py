@@ -17,7 +17,7 @@ from dispatcher.core.types import (
 from dispatcher.core.workflow_types import Placement, StageBudget
 
 if TYPE_CHECKING:
-    from dispatcher.core.fleet import Instance
+    from dispatcher.core.instance import Instance
 
 _REFINE_TOKENS = 50
 """Per sequence; Tempo, section 4.1, settled."""
@@ -134,6 +134,8 @@ class Attempt:
     pending_prefill_s: float = 0.0
     remaining_tokens: float = 0.0
     context_tokens: int = 0
+    #: of one prompt, what its session was thought to have left there when it went out
+    left_tokens: float = 0.0
     #: the instance's integrals when it went out (calls x seconds, tokens x seconds)
     running_integral: float = 0.0
     resident_integral: float = 0.0

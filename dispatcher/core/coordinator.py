@@ -23,7 +23,8 @@ from dispatcher.core.commands import (
     WakeAt,
 )
 from dispatcher.core.errors import InvariantError
-from dispatcher.core.fleet import Fleet, Instance
+from dispatcher.core.fleet import Fleet
+from dispatcher.core.instance import Instance
 from dispatcher.core.membership import Membership
 from dispatcher.core.placing import Placing
 from dispatcher.core.ports import (
@@ -33,7 +34,7 @@ from dispatcher.core.ports import (
     Policy,
     WorkflowTracker,
 )
-from dispatcher.core.records import Archive, call_record
+from dispatcher.core.records import Archive, call_record, call_result
 from dispatcher.core.types import (
     AttemptId,
     CallId,
@@ -207,6 +208,7 @@ class Coordinator:
             raise
         self._workflows.stale(placement.rebudget)
         self.calls[spec.call_id] = call
+        self.fleet.sessions.arrived(call.spec)
         if spec.reject_late and placement.deadline_s <= now_s:
             self._reject(call, RejectReason.DEADLINE)
         elif not self.fleet.available(call):
@@ -277,7 +279,9 @@ class Coordinator:
         low, high = _RETRY_AFTER_BOUNDS_S
         return min(high, max(low, self.placing.wait_s(self.fleet.available(call))))
 
-    def _end(self, call: Call, outcome: Outcome, usage: Usage | None = None) -> None:
+    def _end(
+        self, call: Call, outcome: Outcome, usage: Usage | None = None, tool: str | None = None
+    ) -> None:
         """The one way out for a call."""
         now_s = self._now_s
         del self.calls[call.call_id]
@@ -285,13 +289,9 @@ class Coordinator:
         record = call_record(call, outcome, usage, now_s)
         self.archive.keep(record)
         self._commands.append(RecordCall(record))
-        result = CallResult(
-            outcome,
-            call.served_by,
-            round(record.prompt_tokens / call.spec.prompts),
-            round(record.output_tokens / call.spec.seats),
-            record.cached_tokens,
-        )
+        instance = call.instance if outcome is Outcome.OK else None
+        self.fleet.sessions.ended(call.spec, instance, usage, tool, now_s)
+        result = call_result(call, record, tool)
         self._workflows.apply(self.tracker.call_ended(call.call_id, result, now_s))
 
     # --- attempts ---
@@ -323,7 +323,7 @@ class Coordinator:
     def _after_attempt(self, call: Call, instance: Instance, event: ev.AttemptEnded) -> None:
         outcome = event.outcome
         if outcome is Outcome.OK or outcome is Outcome.CLIENT_ERROR:
-            self._end(call, outcome, event.usage)
+            self._end(call, outcome, event.usage, event.tool)
         elif call.cancelled or outcome is Outcome.CANCELLED:
             self._end(call, Outcome.CANCELLED, event.usage)
         elif outcome is Outcome.PREEMPTED:

@@ -76,6 +76,8 @@ class AttemptEnded:
     detail: str = ""
     token_lag_s: float | None = None
     """Worst delay of its tokens against the call's timeline (see `CallRecord.token_lag_s`)."""
+    tool: str | None = None
+    """What the answer asks for, "" where that has no name; `None`: no tool."""
 
 
 @dataclass(frozen=True, slots=True)

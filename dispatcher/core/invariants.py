@@ -7,7 +7,7 @@ import math
 from dispatcher.core.call import Call, Place
 from dispatcher.core.coordinator import Coordinator
 from dispatcher.core.errors import InvariantError
-from dispatcher.core.fleet import Instance
+from dispatcher.core.instance import Instance
 from dispatcher.core.ports import Admit
 
 _TOLERANCE = 1e-6

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dispatcher.core import events as ev
-from dispatcher.core.fleet import Fleet, Instance
+from dispatcher.core.fleet import Fleet
+from dispatcher.core.instance import Instance
 from dispatcher.core.placing import Placing
 
 
@@ -46,6 +47,7 @@ class Membership:
         """It fails; its queue goes elsewhere."""
         instance = self._fleet.get(event.instance_id)
         instance.up = False
+        self._fleet.sessions.emptied(instance.instance_id)
         self._fleet.changed()
         self._placing.lost(instance)
 

@@ -13,7 +13,8 @@ from itertools import islice
 from dispatcher.core.attempts import Prepared
 from dispatcher.core.call import Call, Place
 from dispatcher.core.errors import InvariantError
-from dispatcher.core.fleet import Fleet, Instance
+from dispatcher.core.fleet import Fleet
+from dispatcher.core.instance import Instance
 from dispatcher.core.ports import Admit, Assignment, Defer, Policy
 from dispatcher.core.types import PLAIN_SEAT, InstanceId, SeatTag
 from dispatcher.core.waiting import Waiting

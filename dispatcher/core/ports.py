@@ -335,6 +335,12 @@ class WorkflowTracker(Protocol):
     def remaining_work_s(self, workflow_id: WorkflowId, work_s: WorkSeconds) -> float:
         """Predicted work left along the critical path; 0 when unknown."""
 
+    def gap_s(self, tool: str | None, p: float) -> float | None:
+        """Seconds that a tool stays within with probability `p`; `None`: none was ever seen.
+
+        `None` as tool, or "": one that nobody named.
+        """
+
     def explain(self, workflow_id: WorkflowId) -> Mapping[str, object] | None:
         """Everything a user would ask, JSON-ready; `None` when unknown or forgotten."""
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from dispatcher.core.call import Call
 from dispatcher.core.types import CallId, Outcome, Usage
-from dispatcher.core.workflow_types import CallRecord
+from dispatcher.core.workflow_types import CallRecord, CallResult
 
 ARCHIVE_MAX = 4096
 """Ended calls that can still be explained one by one."""
@@ -40,6 +40,18 @@ def call_record(call: Call, outcome: Outcome, usage: Usage | None, now_s: float)
         streaming=call.spec.streaming,
         token_lag_s=call.token_lag_s,
         sequences=call.spec.seats,
+    )
+
+
+def call_result(call: Call, record: CallRecord, tool: str | None) -> CallResult:
+    """What the tracker learns of it: lengths of one prompt and of one sequence."""
+    return CallResult(
+        record.outcome,
+        record.instance_id,
+        round(record.prompt_tokens / call.spec.prompts),
+        round(record.output_tokens / call.spec.seats),
+        record.cached_tokens,
+        tool,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from dispatcher.core.call import Attempt, Call
 from dispatcher.core.coordinator import Coordinator
-from dispatcher.core.fleet import Instance
+from dispatcher.core.instance import Instance
 from dispatcher.core.types import CallId, CallSpec
 from dispatcher.core.workflow_types import Quote, WorkflowDeclaration
 

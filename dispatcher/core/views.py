@@ -123,6 +123,42 @@ class InstanceView(Protocol):
         """The engine's own word, as of the last scrape."""
 
 
+class SessionView(Protocol):
+    """A workflow between two of its calls, or in one: what the last one that ended well left."""
+
+    @property
+    def workflow_id(self) -> WorkflowId:
+        """Whose it is."""
+
+    @property
+    def instance_id(self) -> InstanceId:
+        """Where that call ran."""
+
+    @property
+    def context_tokens(self) -> int:
+        """Its prompt and answer: what the next call probably goes on from."""
+
+    @property
+    def ended_s(self) -> float:
+        """When it ended."""
+
+    @property
+    def tool(self) -> str | None:
+        """What it asked for, "" where that has no name; `None`: no tool."""
+
+    @property
+    def gap_s(self) -> float | None:
+        """Median time that the tool takes; `None`: unknown, or no tool."""
+
+    @property
+    def ttl_s(self) -> float | None:
+        """P90 of the same, from `ended_s` on."""
+
+    @property
+    def live(self) -> int:
+        """Calls of the workflow that have not ended."""
+
+
 class FleetView(Protocol):
     """All instances, and what the cost model says of a call at each."""
 
@@ -138,6 +174,31 @@ class FleetView(Protocol):
 
     def prefill_s(self, call: CallView, instance: InstanceView) -> float:
         """t_pre of one prompt of the call there, what it has generated and caches included."""
+
+    def cached_tokens(self, call: CallView, instance: InstanceView) -> float:
+        """Tokens of one prompt of the call that the instance's prefix cache should hold."""
+
+    def spared_s(self, call: CallView, instance: InstanceView) -> float:
+        """Prefill of one prompt that the instance's prefix cache should spare."""
+
+    def session(self, workflow_id: WorkflowId) -> SessionView | None:
+        """What the workflow did last; `None`: none of its calls has ended well, or forgotten."""
+
+    def paused(self, instance: InstanceView) -> Sequence[SessionView]:
+        """Sessions that wait for a tool and will soon go on from what they left there.
+
+        Longest paused first, a bounded number. Their last call asked for a tool, none of their
+        calls is live, and the tool's P90 has not passed.
+        """
+
+    def paused_tokens(self, instance: InstanceView) -> float:
+        """Context of all `paused` there together; O(1)."""
+
+    def gap_s(self, tool: str | None, p: float) -> float | None:
+        """Seconds that the tool stays within with probability `p`; `None`: none was seen.
+
+        `None` as tool: of tools that nobody named.
+        """
 
     def tpot_s(self, instance: InstanceView) -> float:
         """Time per output token at the load the instance is about to have; above 0."""

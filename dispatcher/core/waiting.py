@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from dispatcher.core.call import Call, Lane, Place
-from dispatcher.core.fleet import Fleet, Instance
+from dispatcher.core.fleet import Fleet
+from dispatcher.core.instance import Instance
 from dispatcher.core.ports import CallQueue, Policy
 from dispatcher.core.types import CallId, InstanceId
 

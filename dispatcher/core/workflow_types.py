@@ -78,6 +78,8 @@ class CallResult:
     output_tokens: int
     """Per sequence: what it took, however many ran side by side in this call."""
     cached_tokens: int = 0
+    tool: str | None = None
+    """What the answer asks for, "" where that has no name; `None`: no tool."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ class Workflows:
         if update.stage_ended:
             self._placing.drop_plan()
         for record in update.ended:
+            self._fleet.sessions.finished(record.workflow_id)
             self._say(RecordWorkflow(record))
 
     def catch_up(self) -> None:

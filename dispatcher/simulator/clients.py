@@ -136,6 +136,12 @@ class Clients:
         if job.out == 0 and (job.failed or job.left == 0):
             self._finish(job)
 
+    def tool_after(self, call_id: CallId) -> str | None:
+        """What the answer of a call under way asks for; `None`: no tool, or nobody says."""
+        job, call, _ = self._sent[call_id]
+        children = job.children.get(call.call_id, ()) if self._hints.tools else ()
+        return next((child.tool for child in children if child.tool is not None), None)
+
     def _begin(self, workflow: TraceWorkflow) -> None:
         job = _Job(workflow)
         for call in workflow.calls:

@@ -270,8 +270,19 @@ class _Simulation:
             attempt.prompt_tokens + attempt.spared_tokens, attempt.generated, cached_tokens
         )
         self._post(
-            ev.AttemptEnded(attempt.attempt_id, Outcome.OK, usage, token_lag_s=attempt.token_lag_s)
+            ev.AttemptEnded(
+                attempt.attempt_id,
+                Outcome.OK,
+                usage,
+                token_lag_s=attempt.token_lag_s,
+                tool=self._tool_after(attempt.attempt_id),
+            )
         )
+
+    def _tool_after(self, attempt_id: AttemptId) -> str | None:
+        if self._clients is None:
+            return None
+        return self._clients.tool_after(self._coordinator.attempts[attempt_id].call.call_id)
 
     def _scrape(self) -> None:
         running: Counter[InstanceId] = Counter()

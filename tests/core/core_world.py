@@ -124,6 +124,9 @@ class FlatTracker:
     def next_expiry_s(self):
         return None
 
+    def gap_s(self, tool, p):
+        return None if tool is None else 10.0 * p
+
     def remaining_work_s(self, workflow_id, work_s):
         return work_s(100.0, 100.0)
 

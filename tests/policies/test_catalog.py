@@ -121,7 +121,7 @@ def test_an_unknown_name_is_answered_with_those_there_are():
         ("hexgen-flow", {"scope": "call"}, "scope = 'call'"),
         ("rr-pq", {"shed_doomed": "yes"}, "shed_doomed = 'yes'.*boolean"),
         ("rr-pq", {"alpha": 0.5}, "alpha = 0.5.*no such parameter.*scope, shed_doomed"),
-        ("vllm", {"alpha": 0.5}, "no such parameter.*none"),
+        ("vllm", {"alpha": 0.5}, "no such parameter.*affinity"),
         ("wb-fcfs", {"beta": 0}, "beta = 0.*greater than 0"),
         ("least-backlog", {"binding": 3}, "binding = 3"),
         ("vtc", {"routing": "random"}, "routing = 'random'.*'round-robin' or 'least-backlog'"),

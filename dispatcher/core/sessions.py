@@ -1,0 +1,281 @@
+"""Sessions: what each workflow did last, and what engines probably keep of it.
+
+The next call of a workflow mostly goes on from its last one: its prompt begins with what the
+engine that served that one may still have in its prefix cache. What is left there is an estimate:
+engines evict least recently used blocks first, so it is gone once more has been written since than
+fits beside it. How much of it helps is learned from what engines say they found, per application.
+
+Between two calls a workflow may wait for a tool that its last answer asked for (AugServe, section
+4.2; InferCept): such a session is *paused* until its next call, or until the tool has taken longer
+than nine times out of ten.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import islice
+
+from dispatcher.core.instance import Instance
+from dispatcher.core.types import CallSpec, InstanceId, Usage, WorkflowId
+
+GapSeconds = Callable[[str | None, float], float | None]
+"""Quantile of a tool's time: see `WorkflowTracker.gap_s`."""
+
+MAX_SESSIONS = 20_000
+"""Remembered; the one heard of least recently is forgotten first."""
+_MAX_APPLICATIONS = 1_000
+_MAX_PLACES = 4
+"""Instances remembered of a session, those it left last."""
+_MAX_LISTED = 256
+_SHARE_WEIGHT = 0.05
+_LONG_GAP = 0.9
+"""Quantile of the tool's time within which its session is waited for."""
+
+
+_NOWHERE = InstanceId("")
+
+
+@dataclass(slots=True)
+class _Place:
+    """What a session left at an instance."""
+
+    tokens: int
+    """Context that was there when its last call ended."""
+    written_tokens: int
+    """Of that instance, by then."""
+    life: int
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A workflow of which a call has ended well; see `SessionView`."""
+
+    workflow_id: WorkflowId
+    live: int
+    instance_id: InstanceId = _NOWHERE
+    context_tokens: int = 0
+    ended_s: float = 0.0
+    tool: str | None = None
+    gap_s: float | None = None
+    ttl_s: float | None = None
+    #: least recently left first
+    places: OrderedDict[InstanceId, _Place] = field(default_factory=OrderedDict)
+    #: until when it counts as paused; `None`: it is not
+    paused_until_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Cache:
+    """What is known of one instance's prefix cache."""
+
+    written_tokens: int = 0
+    """Computed there so far, by calls that have ended."""
+    life: int = 0
+    """Grows whenever the engine has lost what it kept."""
+    #: longest paused first
+    paused: dict[WorkflowId, Session] = field(default_factory=dict)
+    paused_tokens: int = 0
+    #: (when the pause is over, session), the earliest first; some are over otherwise
+    ends: list[tuple[float, WorkflowId]] = field(default_factory=list)
+
+
+class Sessions:
+    """Books of sessions. Only the coordinator writes them; bounded."""
+
+    def __init__(self, gap_s: GapSeconds) -> None:
+        self._tool_gap_s = gap_s
+        #: heard of least recently first
+        self._sessions: OrderedDict[WorkflowId, Session] = OrderedDict()
+        self._caches: dict[InstanceId, _Cache] = {}
+        #: application -> part of what a session has left that its next call finds
+        self._shares: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    # --- questions ---
+
+    def get(self, workflow_id: WorkflowId) -> Session | None:
+        """The session, where a call of it has ended well."""
+        session = self._sessions.get(workflow_id)
+        return session if session is not None and session.places else None
+
+    def left_tokens(self, spec: CallSpec, instance: Instance) -> float:
+        """Tokens of one prompt that the call's session may have left there; 0: none, or gone."""
+        session = self._sessions.get(spec.workflow_id)
+        if session is None:
+            return 0.0
+        place = session.places.get(instance.instance_id)
+        if place is None:
+            return 0.0
+        cache = self._caches[instance.instance_id]
+        if place.life != cache.life:
+            return 0.0
+        capacity_tokens = instance.spec.kv_capacity_tokens
+        if capacity_tokens is not None:
+            since = cache.written_tokens - place.written_tokens + instance.in_flight_tokens
+            if since + place.tokens > capacity_tokens:
+                return 0.0
+        return float(min(spec.prompt_tokens, place.tokens))
+
+    def cached_tokens(self, spec: CallSpec, instance: Instance) -> float:
+        """Tokens of one prompt that its prefix cache should hold, at least 0.
+
+        What others leave there (a common beginning) helps every call; what the session itself has
+        left, as far as that has helped calls of its application.
+        """
+        of_others = instance.cold_share * spec.prompt_tokens
+        if spec.workflow_id not in self._sessions:
+            return of_others
+        left = self.left_tokens(spec, instance)
+        if not left:
+            return of_others
+        own = self._shares.get(spec.application, 0.0) * left
+        return own if own > of_others else of_others
+
+    def paused(self, instance_id: InstanceId, now_s: float) -> Sequence[Session]:
+        """Sessions paused there, longest first, at most `_MAX_LISTED`."""
+        cache = self._cache_now(instance_id, now_s)
+        return () if cache is None else list(islice(cache.paused.values(), _MAX_LISTED))
+
+    def paused_tokens(self, instance_id: InstanceId, now_s: float) -> float:
+        """Their context, all together."""
+        cache = self._cache_now(instance_id, now_s)
+        return 0.0 if cache is None else float(cache.paused_tokens)
+
+    # --- what happens ---
+
+    def arrived(self, spec: CallSpec) -> None:
+        """A call has come: its workflow is not paused any more."""
+        session = self._sessions.get(spec.workflow_id)
+        if session is None:
+            session = self._sessions[spec.workflow_id] = Session(spec.workflow_id, 0)
+            if len(self._sessions) > MAX_SESSIONS:
+                self._forget(next(iter(self._sessions)))
+        else:
+            self._sessions.move_to_end(spec.workflow_id)
+            self._go_on(session)
+        session.live += 1
+
+    def ended(
+        self,
+        spec: CallSpec,
+        instance: Instance | None,
+        usage: Usage | None,
+        tool: str | None,
+        now_s: float,
+    ) -> None:
+        """A call is over.
+
+        Args:
+            spec: Its specification.
+            instance: Where it ended well; `None`: it did not.
+            usage: Its tokens; `None`: unknown.
+            tool: What its answer asks for.
+            now_s: The clock.
+        """
+        session = self._sessions.get(spec.workflow_id)
+        if session is None:
+            return  # pushed out by newer ones
+        session.live = max(0, session.live - 1)
+        self._go_on(session)  # one that was pushed out and came back may have paused meanwhile
+        if instance is not None and usage is not None:
+            self._leave(session, spec, instance, usage, now_s)
+            session.tool = tool
+            session.gap_s = session.ttl_s = None
+            if tool is not None:
+                self._pause(session, now_s)
+        elif not session.live and not session.places:
+            del self._sessions[spec.workflow_id]
+
+    def learn(self, spec: CallSpec, left_tokens: float, usage: Usage) -> None:
+        """An engine said what it found, where the session had left so many tokens of a prompt."""
+        share = min(1.0, usage.cached_tokens / (left_tokens * spec.prompts))
+        known = self._shares.get(spec.application)
+        self._shares[spec.application] = (
+            share if known is None else known + _SHARE_WEIGHT * (share - known)
+        )
+        self._shares.move_to_end(spec.application)
+        if len(self._shares) > _MAX_APPLICATIONS:
+            self._shares.popitem(last=False)
+
+    def finished(self, workflow_id: WorkflowId) -> None:
+        """Nothing more comes of a workflow."""
+        if workflow_id in self._sessions:
+            self._forget(workflow_id)
+
+    def emptied(self, instance_id: InstanceId) -> None:
+        """An engine has begun anew: its cache is empty."""
+        cache = self._caches.get(instance_id)
+        if cache is not None:
+            for session in list(cache.paused.values()):
+                self._go_on(session)
+            cache.life += 1
+
+    def lost(self, instance_id: InstanceId) -> None:
+        """An engine is gone for good."""
+        self.emptied(instance_id)
+        if self._caches.pop(instance_id, None) is not None:
+            for session in self._sessions.values():
+                session.places.pop(instance_id, None)
+
+    # --- inside ---
+
+    def _leave(
+        self, session: Session, spec: CallSpec, instance: Instance, usage: Usage, now_s: float
+    ) -> None:
+        cache = self._caches.setdefault(instance.instance_id, _Cache())
+        cache.written_tokens += max(0, usage.prompt_tokens - usage.cached_tokens)
+        cache.written_tokens += usage.output_tokens
+        context = usage.prompt_tokens // spec.prompts
+        if spec.seats == 1:
+            context += usage.output_tokens
+        session.instance_id, session.context_tokens = instance.instance_id, context
+        session.ended_s = now_s
+        session.places[instance.instance_id] = _Place(context, cache.written_tokens, cache.life)
+        session.places.move_to_end(instance.instance_id)
+        if len(session.places) > _MAX_PLACES:
+            session.places.popitem(last=False)
+
+    def _pause(self, session: Session, now_s: float) -> None:
+        session.gap_s = self._tool_gap_s(session.tool, 0.5)
+        session.ttl_s = self._tool_gap_s(session.tool, _LONG_GAP)
+        if session.live or session.ttl_s is None:
+            return
+        until_s = session.paused_until_s = now_s + session.ttl_s
+        cache = self._caches[session.instance_id]
+        cache.paused[session.workflow_id] = session
+        cache.paused_tokens += session.context_tokens
+        heappush(cache.ends, (until_s, session.workflow_id))
+
+    def _go_on(self, session: Session) -> None:
+        """It is not paused any more."""
+        if session.paused_until_s is not None:
+            session.paused_until_s = None
+            cache = self._caches[session.instance_id]
+            del cache.paused[session.workflow_id]
+            cache.paused_tokens -= session.context_tokens
+            if len(cache.ends) > 2 * len(cache.paused) + _MAX_LISTED:
+                # most of them are over: those that are not are the heap
+                cache.ends = sorted(
+                    (s.paused_until_s, s.workflow_id)
+                    for s in cache.paused.values()
+                    if s.paused_until_s is not None
+                )
+
+    def _forget(self, workflow_id: WorkflowId) -> None:
+        self._go_on(self._sessions[workflow_id])
+        del self._sessions[workflow_id]
+
+    def _cache_now(self, instance_id: InstanceId, now_s: float) -> _Cache | None:
+        """What is known of it, once pauses that are over by now have ended."""
+        cache = self._caches.get(instance_id)
+        while cache is not None and cache.ends and cache.ends[0][0] <= now_s:
+            until_s, workflow_id = heappop(cache.ends)
+            session = cache.paused.get(workflow_id)
+            if session is not None and session.paused_until_s == until_s:
+                self._go_on(session)
+        return cache
