@@ -35,6 +35,15 @@ def tool_ran(workflow: Workflow, now_s: float) -> float | None:
     return gap_s
 
 
+def tool_named(workflow: Workflow, spec: CallSpec) -> str | None:
+    """What ran before this call, where anybody says.
+
+    Who comes back knows better what ran than the answer that asked for it.
+    """
+    asked, workflow.asked_tool = workflow.asked_tool, None
+    return spec.tool or asked
+
+
 def enter(
     workflow: Workflow, spec: CallSpec, earlier: Call | None, now_s: float, max_stages: int
 ) -> Visit:
@@ -118,6 +127,7 @@ def leave(workflow: Workflow, call: Call, result: CallResult, now_s: float) -> b
     workflow.deepest_depth = max(workflow.deepest_depth, visit.stage.depth)
     workflow.deepest_level = max(workflow.deepest_level, visit.level)
     workflow.last_ended_s = now_s
+    workflow.asked_tool = result.tool or workflow.asked_tool
     if result.outcome is Outcome.OK:
         visit.succeeded += 1
         visit.prompt_tokens = max(visit.prompt_tokens, bounds.tokens(result.prompt_tokens))

@@ -7,7 +7,7 @@ import pytest
 from workflow_world import World
 
 from dispatcher.core.types import WorkflowId
-from workflows.tools import ENOUGH, WINDOW, ToolGaps
+from workflows.tools import ENOUGH, UNNAMED, WINDOW, ToolGaps
 
 
 def test_quantiles_of_a_known_distribution() -> None:
@@ -139,3 +139,69 @@ def test_a_workflow_shows_its_gaps_and_teaches_the_tracker() -> None:
     restarted.tracker.restore(json.loads(json.dumps(world.tracker.snapshot(4.0))), 0.0)
     assert restarted.tracker.tools.quantile_s("sql", 0.9) == 2.5
     assert restarted.tracker.live_calls(WorkflowId("w")) == ()
+
+
+def test_the_answer_names_the_gap_where_the_next_call_does_not() -> None:
+    world = World()
+    world.arrive("a")
+    world.at(1).end("a", tool="run_sql")
+    world.at(4).arrive("b")
+    assert (world.explain()["stages"][1]["gap_s"], world.explain()["stages"][1]["tool"]) == (
+        3.0,
+        "run_sql",
+    )
+    assert world.tracker.tools.quantile_s("run_sql", 0.5) == 3.0
+    assert [row["tool"] for row in world.tracker.tools.stats()] == ["run_sql"]
+
+
+def test_who_comes_back_knows_better_what_ran() -> None:
+    world = World()
+    world.arrive("a")
+    world.at(1).end("a", tool="run_sql")
+    world.at(4).arrive("b", tool="sqlite")
+    assert [row["tool"] for row in world.tracker.tools.stats()] == ["sqlite"]
+
+
+@pytest.mark.parametrize("tool", [None, ""])
+def test_a_gap_after_an_answer_that_names_no_tool_has_no_name(tool: str | None) -> None:
+    world = World()
+    world.arrive("a")
+    world.at(1).end("a", tool=tool)
+    world.at(4).arrive("b")
+    assert world.explain()["stages"][1]["tool"] is None
+    assert [row["tool"] for row in world.tracker.tools.stats()] == [UNNAMED]
+
+
+def test_a_tool_names_one_gap_only() -> None:
+    world = World()
+    world.arrive("a")
+    world.at(1).end("a", tool="run_sql")
+    world.at(2).arrive("b")
+    world.at(3).end("b")
+    world.at(9).arrive("c")
+    assert [(row["tool"], row["mean_s"]) for row in world.tracker.tools.stats()] == [
+        (UNNAMED, 6.0),
+        ("run_sql", 1.0),
+    ]
+
+
+def test_of_calls_side_by_side_one_that_asked_for_a_tool_names_the_gap() -> None:
+    world = World()
+    world.arrive("a", stage="s")
+    world.arrive("b", stage="s")
+    world.at(1).end("a", tool="run_sql")
+    world.at(2).end("b")
+    world.at(4).arrive("c")
+    assert [(row["tool"], row["mean_s"]) for row in world.tracker.tools.stats()] == [
+        ("run_sql", 2.0)
+    ]
+
+
+def test_a_call_that_was_sent_again_names_no_gap() -> None:
+    world = World()
+    world.arrive("a", dedupe_key="k")
+    world.arrive("a2", dedupe_key="k")
+    world.at(1).end("a", tool="run_sql")
+    world.at(2).end("a2")
+    world.at(4).arrive("c")
+    assert [row["tool"] for row in world.tracker.tools.stats()] == [UNNAMED]

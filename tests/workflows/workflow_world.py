@@ -34,8 +34,14 @@ class World:
             self.now_s,
         )
 
-    def end(self, call: str, outcome: Outcome = Outcome.OK, output: int = 100) -> TrackerUpdate:
-        result = CallResult(outcome, InstanceId("a"), 0, output)
+    def end(
+        self,
+        call: str,
+        outcome: Outcome = Outcome.OK,
+        output: int = 100,
+        tool: str | None = None,
+    ) -> TrackerUpdate:
+        result = CallResult(outcome, InstanceId("a"), 0, output, tool=tool)
         return self.tracker.call_ended(CallId(call), result, self.now_s)
 
     def budget(self, call: str) -> StageBudget:
