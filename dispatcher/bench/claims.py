@@ -137,6 +137,8 @@ class Experiment:
     run: Callable[[ExperimentOptions], Findings]
     draw: Callable[[Mapping[str, Any], Path], list[Path]]
     """Pictures of its document into a folder; the files. Raises where there is no matplotlib."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """The paper's, or as many as tell its claims from chance; where none are asked for."""
 
 
 def paper_document(
