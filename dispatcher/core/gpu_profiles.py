@@ -6,7 +6,8 @@ assumption and named as such (`compute_efficiency`, `memory_efficiency`).
 
 Sources: NVIDIA H100 Tensor Core GPU Datasheet (SXM5); NVIDIA A100 Tensor Core GPU Datasheet (80 GB
 SXM); NVIDIA Ampere GA102 GPU Architecture whitepaper, RTX A6000 table; NVIDIA L40 Product Brief;
-NVIDIA L40S Datasheet. Model shapes: the published `config.json` of meta-llama/Llama-3.1-8B,
+NVIDIA L40S Datasheet; NVIDIA Ada GPU Architecture whitepaper, GeForce RTX 4090 table. Model shapes:
+the published `config.json` of EleutherAI/gpt-j-6b, meta-llama/Llama-3.1-8B,
 meta-llama/Llama-2-13b-hf and meta-llama/Llama-3.1-70B.
 """
 
@@ -220,15 +221,21 @@ A6000 = GpuProfile(
 )
 L40 = GpuProfile("L40", 181.05, 48.0, 0.864, _PCIE4_X16_GB_PER_S, 25e-6, "NVIDIA L40 product brief")
 L40S = GpuProfile("L40S", 362.05, 48.0, 0.864, _PCIE4_X16_GB_PER_S, 25e-6, "NVIDIA L40S datasheet")
+RTX4090 = GpuProfile(
+    "RTX4090", 165.2, 24.0, 1.008, _PCIE4_X16_GB_PER_S, 25e-6, "NVIDIA Ada whitepaper, RTX 4090"
+)
 
+GPT_J_6B = ModelProfile("6b", "GPT-J-6B", 6_053_381_344, 28, 4096, 16, 16, 256, 2_048)
 LLAMA_8B = ModelProfile("8b", "Llama-3.1-8B", 8_030_261_248, 32, 4096, 32, 8, 128, 131_072)
 LLAMA_13B = ModelProfile("13b", "Llama-2-13B", 13_015_864_320, 40, 5120, 40, 40, 128, 4_096)
 LLAMA_70B = ModelProfile("70b", "Llama-3.1-70B", 70_553_706_496, 80, 8192, 64, 8, 128, 131_072)
 
-GPUS: dict[str, GpuProfile] = {gpu.name: gpu for gpu in (H100, A100_80G, A6000, L40, L40S)}
+GPUS: dict[str, GpuProfile] = {gpu.name: gpu for gpu in (H100, A100_80G, A6000, L40, L40S, RTX4090)}
 """Every GPU profile under its canonical name."""
 
-MODELS: dict[str, ModelProfile] = {model.name: model for model in (LLAMA_8B, LLAMA_13B, LLAMA_70B)}
+MODELS: dict[str, ModelProfile] = {
+    model.name: model for model in (GPT_J_6B, LLAMA_8B, LLAMA_13B, LLAMA_70B)
+}
 """Every model profile under its canonical name."""
 
 _GPU_ALIASES = {
@@ -238,6 +245,8 @@ _GPU_ALIASES = {
     "H100-80G": "H100",
     "H100-80GB": "H100",
     "H100-SXM5": "H100",
+    "RTX-4090": "RTX4090",
+    "GEFORCE-RTX-4090": "RTX4090",
     "RTX-A6000": "A6000",
     "RTXA6000": "A6000",
 }
