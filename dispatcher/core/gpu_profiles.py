@@ -225,7 +225,7 @@ RTX4090 = GpuProfile(
     "RTX4090", 165.2, 24.0, 1.008, _PCIE4_X16_GB_PER_S, 25e-6, "NVIDIA Ada whitepaper, RTX 4090"
 )
 
-GPT_J_6B = ModelProfile("6b", "GPT-J-6B", 6_053_381_344, 28, 4096, 16, 16, 256, 2_048)
+GPT_J_6B = ModelProfile("gpt-j-6b", "GPT-J-6B", 6_053_381_344, 28, 4096, 16, 16, 256, 2_048)
 LLAMA_8B = ModelProfile("8b", "Llama-3.1-8B", 8_030_261_248, 32, 4096, 32, 8, 128, 131_072)
 LLAMA_13B = ModelProfile("13b", "Llama-2-13B", 13_015_864_320, 40, 5120, 40, 40, 128, 4_096)
 LLAMA_70B = ModelProfile("70b", "Llama-3.1-70B", 70_553_706_496, 80, 8192, 64, 8, 128, 131_072)
@@ -233,10 +233,11 @@ LLAMA_70B = ModelProfile("70b", "Llama-3.1-70B", 70_553_706_496, 80, 8192, 64, 8
 GPUS: dict[str, GpuProfile] = {gpu.name: gpu for gpu in (H100, A100_80G, A6000, L40, L40S, RTX4090)}
 """Every GPU profile under its canonical name."""
 
-MODELS: dict[str, ModelProfile] = {
-    model.name: model for model in (GPT_J_6B, LLAMA_8B, LLAMA_13B, LLAMA_70B)
-}
-"""Every model profile under its canonical name."""
+MODELS: dict[str, ModelProfile] = {model.name: model for model in (LLAMA_8B, LLAMA_13B, LLAMA_70B)}
+"""Every model profile under its canonical name, but for those that nothing of today is like."""
+
+OLD_MODELS: dict[str, ModelProfile] = {GPT_J_6B.name: GPT_J_6B}
+"""Found by name alone: a model whose name tells only its size is not taken for one of these."""
 
 _GPU_ALIASES = {
     "A100": "A100-80G",
@@ -273,12 +274,12 @@ def model_profile(name: str) -> ModelProfile:
         UnknownProfileError: No such model; the message lists the known ones.
     """
     key = name.strip().lower()
-    for model in MODELS.values():
+    for model in (*MODELS.values(), *OLD_MODELS.values()):
         if key in (model.name, model.title.lower()):
             return model
     if key == "7b":  # a 7B model's rates are within a few percent of the 8B one's
         return LLAMA_8B
-    known = ", ".join(f"{model.name} ({model.title})" for model in MODELS.values())
+    known = ", ".join(f"{m.name} ({m.title})" for m in (*MODELS.values(), *OLD_MODELS.values()))
     raise UnknownProfileError(f"unknown model size {name!r}: expected one of {known}")
 
 
