@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -17,6 +18,30 @@ WINDOW_OF_ALL = 512
 ENOUGH = 8
 """Gaps that a tool's own quantiles need."""
 _SHOWN_QUANTILES = (0.5, 0.9, 0.95)
+
+
+class _Window:
+    """The latest gaps, in the order of their coming and in ascending order."""
+
+    __slots__ = ("_most", "ascending", "latest")
+
+    def __init__(self, most: int, gaps: Iterable[float] = ()) -> None:
+        self._most = most
+        self.latest: deque[float] = deque(gaps, maxlen=most)
+        self.ascending = sorted(self.latest)
+
+    def add(self, gap_s: float) -> None:
+        """One more; the oldest goes where there are too many."""
+        if len(self.latest) == self._most:
+            del self.ascending[bisect_left(self.ascending, self.latest[0])]
+        self.latest.append(gap_s)
+        insort(self.ascending, gap_s)
+
+    def __len__(self) -> int:
+        return len(self.latest)
+
+
+_EMPTY = _Window(0)
 
 
 class ToolGaps:
@@ -36,8 +61,8 @@ class ToolGaps:
         self._max_tools = max_tools
         self._gaps: OrderedDict[str, Mean] = OrderedDict()
         #: the same tools, those loaded from before windows were kept excepted
-        self._windows: dict[str, deque[float]] = {}
-        self._all: deque[float] = deque(maxlen=WINDOW_OF_ALL)
+        self._windows: dict[str, _Window] = {}
+        self._all = _Window(WINDOW_OF_ALL)
 
     def learn(self, tool: str | None, gap_s: float) -> None:
         """A tool ran for so long; `None`: nobody said which. Only finite times from 0 teach."""
@@ -47,8 +72,11 @@ class ToolGaps:
         mean = self._gaps.setdefault(name, Mean())
         self._gaps.move_to_end(name)
         mean.add(gap_s)
-        self._windows.setdefault(name, deque(maxlen=WINDOW)).append(gap_s)
-        self._all.append(gap_s)
+        window = self._windows.get(name)
+        if window is None:
+            window = self._windows[name] = _Window(WINDOW)
+        window.add(gap_s)
+        self._all.add(gap_s)
         if len(self._gaps) > self._max_tools:
             oldest, _ = self._gaps.popitem(last=False)
             self._windows.pop(oldest, None)
@@ -62,7 +90,7 @@ class ToolGaps:
         """Seconds that the tool stays within with probability `p`, from its latest gaps.
 
         With fewer than `ENOUGH` of them, from all tools' latest gaps; where those are as few, from
-        what there is of its own. O(w log w) in the window w.
+        what there is of its own. O(1).
 
         Args:
             tool: Its name; `None`: nobody says which one runs.
@@ -76,10 +104,10 @@ class ToolGaps:
         """
         if not 0 <= p <= 1:
             raise ValueError(f"p: expected a probability, not {p}")
-        own = self._windows.get(UNNAMED if tool is None else tool, ())
+        own = self._windows.get(UNNAMED if tool is None else tool, _EMPTY)
         enough = len(own) >= ENOUGH or len(self._all) < ENOUGH
         window = own if own and enough else self._all
-        return _quantile(sorted(window), p) if window else None
+        return _quantile(window.ascending, p) if window else None
 
     def stats(self, limit: int = 100) -> list[dict[str, object]]:
         """At most `limit` tools, seen last first: samples, mean and quantiles; JSON-ready."""
@@ -88,7 +116,7 @@ class ToolGaps:
         ]
 
     def _row(self, name: str) -> dict[str, object]:
-        window = sorted(self._windows.get(name, ()))
+        window = self._windows.get(name, _EMPTY).ascending
         shown: dict[str, object] = {
             f"p{100 * p:.0f}_s": _quantile(window, p) if window else None for p in _SHOWN_QUANTILES
         }
@@ -110,8 +138,8 @@ class ToolGaps:
 
     def dump_windows(self) -> dict[str, object]:
         """Latest gaps per tool, and of all, oldest first; plain JSON values."""
-        windows = {name: list(window) for name, window in self._windows.items()}
-        return {"tools": windows, "all": list(self._all)}
+        windows = {name: list(window.latest) for name, window in self._windows.items()}
+        return {"tools": windows, "all": list(self._all.latest)}
 
     def load(self, state: Mapping[str, object], windows: Mapping[str, object]) -> None:
         """Replace what was learned by what `dump` and `dump_windows` gave.
@@ -134,11 +162,11 @@ class ToolGaps:
         if not isinstance(by_tool, dict):
             raise ValueError("tool windows: expected an object")
         own = {
-            name: deque(_gaps(window, f"tool {name}"), maxlen=WINDOW)
+            name: _Window(WINDOW, _gaps(window, f"tool {name}"))
             for name, window in by_tool.items()
             if name in gaps
         }
-        of_all = deque(_gaps(windows.get("all", []), "all tools"), maxlen=WINDOW_OF_ALL)
+        of_all = _Window(WINDOW_OF_ALL, _gaps(windows.get("all", []), "all tools"))
         self._gaps, self._windows, self._all = gaps, own, of_all
 
 

@@ -128,18 +128,22 @@ class Sessions:
         left, as far as that has helped calls of its application.
         """
         of_others = instance.cold_share * spec.prompt_tokens
-        if spec.workflow_id not in self._sessions:
+        # asked for every candidate of every call: most instances keep nothing of a session
+        session = self._sessions.get(spec.workflow_id)
+        if session is None or instance.instance_id not in session.places:
             return of_others
-        left = self.left_tokens(spec, instance)
-        if not left:
-            return of_others
-        own = self._shares.get(spec.application, 0.0) * left
+        own = self._shares.get(spec.application, 0.0) * self.left_tokens(spec, instance)
         return own if own > of_others else of_others
 
     def paused(self, instance_id: InstanceId, now_s: float) -> Sequence[Session]:
         """Sessions paused there, longest first, at most `_MAX_LISTED`."""
         cache = self._cache_now(instance_id, now_s)
         return () if cache is None else list(islice(cache.paused.values(), _MAX_LISTED))
+
+    def paused_count(self, instance_id: InstanceId, now_s: float) -> int:
+        """How many they are, listed or not."""
+        cache = self._cache_now(instance_id, now_s)
+        return 0 if cache is None else len(cache.paused)
 
     def paused_tokens(self, instance_id: InstanceId, now_s: float) -> float:
         """Their context, all together."""
