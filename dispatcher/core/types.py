@@ -228,6 +228,8 @@ class InstanceSpec:
     profile: CostProfile | None = None
     """Where the cost model starts before it has seen traffic."""
     kv_capacity_tokens: int | None = None
+    offload_tokens: int | None = None
+    """Room of its offload tier, to which it can move contexts; `None`: it has none."""
     capability: Capability | None = None
     """Of all its GPUs together, from datasheets; `None`: nobody said what it runs on."""
     weight_bytes: int | None = None

@@ -50,6 +50,10 @@ class Waiting:
         """Calls held centrally."""
         return sum(len(queue) for queue in self.lanes.values())
 
+    def is_deferred(self, instance: Instance, now_s: float) -> bool:
+        """Whether an admission has asked not to be asked about it until later."""
+        return self._deferred_until_s.get(instance.instance_id, now_s) > now_s
+
     def next_wake_s(self, now_s: float) -> float | None:
         """When there is something to do without any event."""
         if self.moving or self._unlooked or self._dirty or self._held_dirty:
