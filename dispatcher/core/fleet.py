@@ -145,6 +145,10 @@ class Fleet:
         uncached = prompt - self.sessions.cached_tokens(spec, own)
         return self._costs.prefill_s(own.instance_id, uncached)
 
+    def prompt_s(self, tokens: float, instance: InstanceView) -> float:
+        """t_pre of so many tokens there."""
+        return self._costs.prefill_s(instance.spec.instance_id, tokens)
+
     def cached_tokens(self, call: CallView, instance: InstanceView) -> float:
         """Tokens of one prompt of the call that the instance's prefix cache should hold."""
         return self.sessions.cached_tokens(call.spec, self._all[instance.spec.instance_id])

@@ -83,6 +83,8 @@ def _work_conserved(coordinator: Coordinator, instance: Instance) -> None:
     if not instance.available or instance.queue is None or coordinator.placing.moving:
         return
     now_s = coordinator.now_s
+    if coordinator.placing.is_deferred(instance, now_s):
+        return  # what would be admitted by now is seen when the time it asked for is over
     admission = coordinator.policy.admission
     for seat in admission.open_seats(instance, now_s):
         call = instance.queue.select(seat, now_s)

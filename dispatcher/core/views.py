@@ -175,6 +175,9 @@ class FleetView(Protocol):
     def prefill_s(self, call: CallView, instance: InstanceView) -> float:
         """t_pre of one prompt of the call there, what it has generated and caches included."""
 
+    def prompt_s(self, tokens: float, instance: InstanceView) -> float:
+        """t_pre of so many prompt tokens there, none of them cached; above 0."""
+
     def cached_tokens(self, call: CallView, instance: InstanceView) -> float:
         """Tokens of one prompt of the call that the instance's prefix cache should hold."""
 
