@@ -18,7 +18,7 @@ from dispatcher.core.types import (
     SeatTag,
     WorkflowId,
 )
-from dispatcher.core.views import AttemptView, CallView, InstanceView
+from dispatcher.core.views import AttemptView, CallView, InstanceView, SessionView
 from dispatcher.core.workflow_types import Placement, StageBudget
 
 PREFILL_S_PER_TOKEN = 0.0005
@@ -92,6 +92,7 @@ class FakeInstance:
     spec: InstanceSpec
     slowness: float = 1.0
     backlog_s: float = 0.0
+    prefill_ahead_s: float = 0.0
     seats: int = 4
     available: bool = True
     in_flight: dict[AttemptId, AttemptView] = field(default_factory=dict)
@@ -121,9 +122,26 @@ class FakeInstance:
 
 def fake_instance(name: str, **fields: object) -> FakeInstance:
     """An idle instance that serves model `m`."""
-    gpu = fields.pop("gpu", None)
-    spec = InstanceSpec(InstanceId(name), frozenset({"m"}), gpu=gpu)  # type: ignore[arg-type]
+    known = ("gpu", "kv_capacity_tokens", "offload_tokens")
+    own = {field: fields.pop(field, None) for field in known}
+    spec = InstanceSpec(InstanceId(name), frozenset({"m"}), **own)  # type: ignore[arg-type]
     return FakeInstance(spec, **fields)  # type: ignore[arg-type]
+
+
+@dataclass
+class FakeSession:
+    """A `SessionView`: paused as long as no call of it is live, whatever the time."""
+
+    workflow_id: WorkflowId
+    instance_id: InstanceId
+    context_tokens: int = 500
+    ended_s: float = 0.0
+    tool: str | None = "tool"
+    gap_s: float | None = 1.0
+    ttl_s: float | None = 5.0
+    live: int = 0
+    cached: bool = True
+    """Whether all of its context is still in its instance's prefix cache."""
 
 
 @dataclass
@@ -132,6 +150,7 @@ class FakeFleet:
 
     instances: dict[InstanceId, InstanceView] = field(default_factory=dict)
     calls: dict[CallId, CallView] = field(default_factory=dict)
+    sessions: dict[WorkflowId, FakeSession] = field(default_factory=dict)
 
     def fits(self, call: CallView, instance: InstanceView) -> bool:
         """By model and task."""
@@ -151,6 +170,51 @@ class FakeFleet:
         assert isinstance(instance, FakeInstance)
         tokens = call.spec.prompt_tokens + call.generated_tokens / call.spec.seats
         return instance.slowness * PREFILL_S_PER_TOKEN * tokens
+
+    def mean_prefill_s(self, call: CallView) -> float:
+        """Over all instances."""
+        times_s = [self.prefill_s(call, instance) for instance in self.instances.values()]
+        return sum(times_s) / len(times_s)
+
+    def prefill_ahead_s(self, instance: InstanceView) -> float:
+        """As set."""
+        assert isinstance(instance, FakeInstance)
+        return instance.prefill_ahead_s
+
+    def prompt_s(self, tokens: float, instance: InstanceView) -> float:
+        """With one constant."""
+        assert isinstance(instance, FakeInstance)
+        return instance.slowness * PREFILL_S_PER_TOKEN * tokens
+
+    def cached_tokens(self, call: CallView, instance: InstanceView) -> float:
+        """What its session has left there."""
+        session = self.sessions.get(call.spec.workflow_id)
+        here = session is not None and session.instance_id == instance.spec.instance_id
+        if session is None or not here or not session.cached:
+            return 0.0
+        return float(min(call.spec.prompt_tokens, session.context_tokens))
+
+    def spared_s(self, call: CallView, instance: InstanceView) -> float:
+        """Prefill of that."""
+        return self.prompt_s(self.cached_tokens(call, instance), instance)
+
+    def session(self, workflow_id: WorkflowId) -> SessionView | None:
+        """One of `sessions`."""
+        return self.sessions.get(workflow_id)
+
+    def paused(self, instance: InstanceView) -> Sequence[SessionView]:
+        """Those that wait for a tool, by when they began."""
+        own = (s for s in self.sessions.values() if s.instance_id == instance.spec.instance_id)
+        paused = (session for session in own if session.tool is not None and not session.live)
+        return sorted(paused, key=lambda session: session.ended_s)
+
+    def paused_tokens(self, instance: InstanceView) -> float:
+        """Their context."""
+        return float(sum(session.context_tokens for session in self.paused(instance)))
+
+    def gap_s(self, tool: str | None, p: float) -> float | None:
+        """A second, and more for rarer ones."""
+        return 2.0 * p
 
     def tpot_s(self, instance: InstanceView) -> float:
         """The same at every load."""
@@ -205,6 +269,28 @@ class CountingFleet(FakeFleet):
         self.asked += 1
         return super().prefill_s(call, instance)
 
+    def mean_prefill_s(self, call: CallView) -> float:
+        asked = self.asked
+        mean_s = super().mean_prefill_s(call)
+        self.asked = asked + 1
+        return mean_s
+
+    def prefill_ahead_s(self, instance: InstanceView) -> float:
+        self.asked += 1
+        return super().prefill_ahead_s(instance)
+
+    def prompt_s(self, tokens: float, instance: InstanceView) -> float:
+        if not self._inside:
+            self.asked += 1
+        return super().prompt_s(tokens, instance)
+
+    def spared_s(self, call: CallView, instance: InstanceView) -> float:
+        self.asked += 1
+        self._inside = True
+        spared_s = super().spared_s(call, instance)
+        self._inside = False
+        return spared_s
+
     def tpot_s(self, instance: InstanceView) -> float:
         self.asked += 1
         return super().tpot_s(instance)
@@ -214,11 +300,16 @@ class CountingFleet(FakeFleet):
         return super().backlog_s(instance)
 
 
-def fake_fleet(*instances: FakeInstance, calls: Sequence[CallView] = ()) -> FakeFleet:
+def fake_fleet(
+    *instances: FakeInstance,
+    calls: Sequence[CallView] = (),
+    sessions: Sequence[FakeSession] = (),
+) -> FakeFleet:
     """A fleet of these, in this order."""
     return FakeFleet(
         {instance.spec.instance_id: instance for instance in instances},
         {call.spec.call_id: call for call in calls},
+        {session.workflow_id: session for session in sessions},
     )
 
 
@@ -231,13 +322,34 @@ def random_fleet(rng: random.Random, size: int, generation: int = 0) -> FakeFlee
             f"i{generation}-{number}",
             slowness=rng.choice((0.5, 1.0, 1.0, 2.5)),
             backlog_s=rng.choice((0.0, 0.0, rng.uniform(0.1, 50.0))),
+            prefill_ahead_s=(generation + number) % 3 * 0.2,
             seats=rng.randint(1, 6),
             gpu=rng.choice(gpus),
         )
         for running in range(rng.randint(0, instance.seats)):
             instance.start(fake_call(f"running-{generation}-{number}-{running}"))
         instances.append(instance)
-    return fake_fleet(*instances)
+    return fake_fleet(*instances, sessions=_random_sessions(instances, generation))
+
+
+def _random_sessions(instances: Sequence[FakeInstance], generation: int) -> list[FakeSession]:
+    """Sessions of some of the workflows of `random_call`, where one of its calls is live."""
+    if not instances:
+        return []
+    rng = random.Random(generation)
+    return [
+        FakeSession(
+            WorkflowId(f"workflow-{number}"),
+            rng.choice(instances).spec.instance_id,
+            context_tokens=rng.randint(0, 3_000),
+            ended_s=rng.uniform(0.0, 10.0),
+            tool=rng.choice(("search", "", None)),
+            gap_s=rng.choice((0.1, 5.0, None)),
+            live=rng.choice((0, 1)),
+            cached=rng.random() < 0.5,
+        )
+        for number in range(0, 6, 2)
+    ]
 
 
 def random_call(rng: random.Random, sequence: int) -> FakeCall:
