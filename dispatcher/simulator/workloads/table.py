@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dispatcher.simulator.workloads.agents import CODING_AGENT, TOOL_AGENT
+from dispatcher.simulator.workloads.augserve import MERGE, TOOLBENCH
 from dispatcher.simulator.workloads.azure import CHAT, CODE
 from dispatcher.simulator.workloads.base import Workload
 from dispatcher.simulator.workloads.chess import CHESS_1, CHESS_2, CHESS_3
@@ -43,6 +44,8 @@ WORKLOADS: Mapping[str, Workload] = {
         REASONING,
         TEMPO,
         TEMPO_LONG,
+        MERGE,
+        TOOLBENCH,
         TWO_TENANTS,
         TWO_TENANTS_MIXED,
     )
