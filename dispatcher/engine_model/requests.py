@@ -29,6 +29,7 @@ class EngineRequest:
         arrival_s: When it reached the engine, in the engine's virtual time.
         block_hashes: Content hash of each full block of prompt and output, each covering all
             blocks before it. May be shorter: later blocks are then never shared.
+        session: Whose preserved blocks it takes over once it gets a seat; None: nobody's.
         state: Where it is.
         sequence: Order of addition, breaks ties.
         computed: Tokens whose KV is in the cache.
@@ -37,6 +38,8 @@ class EngineRequest:
         shared: Hashes of the blocks it holds by content, in order.
         cached_tokens: Prompt tokens the prefix cache spared on first admission; -1 before it.
         preemptions: Times it lost its blocks.
+        lost: Most tokens it had computed when it lost its blocks.
+        resumed: Tokens it did not have to compute again when it last came back.
         scheduled_s: Start of the iteration that first admitted it; None before.
     """
 
@@ -47,13 +50,16 @@ class EngineRequest:
         "cached_tokens",
         "computed",
         "generated",
+        "lost",
         "output_tokens",
         "preemptions",
         "priority",
         "prompt_tokens",
         "request_id",
+        "resumed",
         "scheduled_s",
         "sequence",
+        "session",
         "shared",
         "state",
     )
@@ -67,6 +73,7 @@ class EngineRequest:
         arrival_s: float,
         priority: int = 0,
         block_hashes: Sequence[int] = (),
+        session: str | None = None,
     ) -> None:
         if prompt_tokens < 1 or output_tokens < 1:
             raise ValueError(
@@ -79,6 +86,7 @@ class EngineRequest:
         self.priority = priority
         self.arrival_s = arrival_s
         self.block_hashes = block_hashes
+        self.session = session
         self.state = RequestState.WAITING
         self.sequence = -1
         self.computed = 0
@@ -87,6 +95,8 @@ class EngineRequest:
         self.shared: list[int] = []
         self.cached_tokens = -1
         self.preemptions = 0
+        self.lost = 0
+        self.resumed = 0
         self.scheduled_s: float | None = None
 
     @property

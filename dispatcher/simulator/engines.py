@@ -7,6 +7,7 @@ it in.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -60,6 +61,7 @@ class Attempt(EngineRequest):
         streaming: bool,
         spared_tokens: int = 0,
         timeline: Timeline | None = None,
+        session: str | None = None,
     ) -> None:
         super().__init__(
             str(attempt_id),
@@ -68,6 +70,7 @@ class Attempt(EngineRequest):
             arrival_s=arrival_s,
             priority=priority,
             block_hashes=block_hashes,
+            session=session,
         )
         self.attempt_id = attempt_id
         self.streaming = streaming
@@ -144,6 +147,54 @@ class EnginePlayer:
         """Let iterations take so many times as long as they should, from the next one on."""
         self._cut()
         self._slowness = factor
+
+    # --- what only engines made for tools can be told ---
+
+    def set_token_limit(self, tokens: int) -> None:
+        """Let iterations compute so many tokens at most; see `EngineModel.set_token_limit`."""
+        model = self.model
+        # requests that decode alone go on alike where all fit into the new limit, too
+        if model.waiting_count or model.running_count > min(tokens, model.token_limit):
+            self._cut()
+        model.set_token_limit(tokens)
+
+    def preserve(self, session: str, hashes: Sequence[int], until_s: float) -> int:
+        """Keep a paused session's blocks; return how many. See `EngineModel.preserve`."""
+        self._interrupt()
+        kept = self.model.preserve(session, hashes, until_s)
+        if kept and until_s < math.inf:
+            self._kernel.at(until_s, self._expire)
+        return kept
+
+    def release(self, session: str) -> bool:
+        """Give up what is preserved for a session; False where nothing is."""
+        self._interrupt()
+        return self.model.release(session)
+
+    def offload(self, hashes: Sequence[int]) -> int:
+        """Move a paused session's blocks to host memory; see `EngineModel.offload`."""
+        self._interrupt()
+        return self.model.offload(hashes)
+
+    def discard(self, hashes: Sequence[int]) -> int:
+        """Evict a session's blocks, those that nobody holds; return how many."""
+        self._interrupt()
+        return self.model.discard(hashes)
+
+    def _expire(self) -> None:
+        now_s = self._kernel.now_s
+        if self.model.next_expiry_s <= now_s:
+            self._interrupt()
+            self.model.expire(now_s)
+
+    def _interrupt(self) -> None:
+        """Let the model be where its requests are: free blocks are counted on until a run ends."""
+        self._cut()
+        run, self._run = self._run, None
+        if run is not None:
+            self._under_way = self._glide(run, run.count)
+
+    # --- what has come of it ---
 
     def generated(self, attempt: Attempt) -> int:
         """Return the tokens that exist of a request, at least those of the iterations over."""

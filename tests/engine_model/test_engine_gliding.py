@@ -25,9 +25,9 @@ TIMINGS = {
 }
 
 
-def engine_of(num_blocks: int, seats: int, timing: str) -> EngineModel:
+def engine_of(num_blocks: int, seats: int, timing: str, **extras: object) -> EngineModel:
     return EngineModel(
-        EngineConfig(
+        EngineConfig(  # type: ignore[arg-type]
             TIMINGS[timing],
             num_blocks=num_blocks,
             max_model_len=52,
@@ -35,6 +35,8 @@ def engine_of(num_blocks: int, seats: int, timing: str) -> EngineModel:
             max_num_batched_tokens=16,
             block_size=4,
             scheduling_policy="priority",
+            swap_s_per_token=1e-4,
+            **extras,
         )
     )
 
@@ -55,33 +57,62 @@ def requests_of(seed: int, count: int, *, outputs_shared: bool = False) -> list[
                 priority=rng.randint(0, 2),
                 arrival_s=float(number),
                 block_hashes=hashes,
+                session=str(rng.randint(0, 5)),
             )
         )
     return requests
 
 
-def played(engine: EngineModel, requests: list[EngineRequest], *, glides: bool, every: int):
-    """When each request finished, with a new one after so many iterations; and the engine."""
+def played(
+    engine: EngineModel,
+    requests: list[EngineRequest],
+    *,
+    glides: bool,
+    every: int,
+    kept_s: float = 0.0,
+):
+    """When each request finished, with a new one after so many iterations; and how often asked.
+
+    What a request has shared is preserved for its session, for so long.
+    """
     waiting, now_s, iterations = list(requests), 0.0, 0
     ended: dict[str, float] = {}
     steps = 0
     while waiting or engine.has_work:
         if waiting and (iterations % every == 0 or not engine.has_work):
             engine.add(waiting.pop(0))
+        engine.expire(now_s)
         run = engine.alike_run() if glides else None
         count = run.count if run else 1
         if waiting:
             count = min(count, every - iterations % every)
+        while run and count > 1 and now_s + run.duration_s(count - 1) >= engine.next_expiry_s:
+            count -= 1
         result = engine.glide(run, count) if run else engine.step(now_s)
         steps += 1
         engine.validate()
         now_s += result.duration_s
         iterations += count if run else 1
         ended |= {request.request_id: now_s for request in result.finished}
+        for request in result.finished if kept_s else ():
+            assert request.session is not None
+            engine.preserve(request.session, request.block_hashes, now_s + kept_s)
     return ended, steps
 
 
-@settings(max_examples=200, deadline=None)
+def counters(engine: EngineModel) -> tuple[int, ...]:
+    return (
+        engine.preemptions,
+        engine.prefix_hits_tokens,
+        engine.offload_hits_tokens,
+        engine.swapped_in_tokens,
+        engine.swapped_out_tokens,
+        engine.recomputed_tokens,
+        engine.preserves_dropped,
+    )
+
+
+@settings(max_examples=400, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     count=st.integers(1, 12),
@@ -89,21 +120,44 @@ def played(engine: EngineModel, requests: list[EngineRequest], *, glides: bool, 
     seats=st.integers(1, 6),
     every=st.integers(1, 15),
     timing=st.sampled_from(sorted(TIMINGS)),
+    limit=st.integers(1, 16),
+    preemption=st.sampled_from(["recompute", "swap"]),
+    offload_blocks=st.sampled_from([0, 4, 40]),
+    kept_s=st.sampled_from([0.0, 0.0371, 0.371, 100.0]),
 )
 def test_gliding_is_stepping(
-    seed: int, count: int, num_blocks: int, seats: int, every: int, timing: str
+    seed: int,
+    count: int,
+    num_blocks: int,
+    seats: int,
+    every: int,
+    timing: str,
+    limit: int,
+    preemption: str,
+    offload_blocks: int,
+    kept_s: float,
 ) -> None:
-    stepped = engine_of(num_blocks, seats, timing)
-    glided = engine_of(num_blocks, seats, timing)
-    one_by_one, steps = played(stepped, requests_of(seed, count), glides=False, every=every)
-    at_once, glides = played(glided, requests_of(seed, count), glides=True, every=every)
+    stepped, glided = (
+        engine_of(
+            num_blocks,
+            seats,
+            timing,
+            preemption=preemption,
+            offload_blocks=offload_blocks,
+            enable_preserve=True,
+        )
+        for _ in range(2)
+    )
+    stepped.set_token_limit(limit)
+    glided.set_token_limit(limit)
+    requests = requests_of(seed, count)
+    one_by_one, steps = played(stepped, requests, glides=False, every=every, kept_s=kept_s)
+    requests = requests_of(seed, count)
+    at_once, glides = played(glided, requests, glides=True, every=every, kept_s=kept_s)
     assert at_once == pytest.approx(one_by_one, rel=1e-9)
     assert list(at_once) == list(one_by_one)
     assert glides <= steps
-    assert (glided.preemptions, glided.prefix_hits_tokens) == (
-        stepped.preemptions,
-        stepped.prefix_hits_tokens,
-    )
+    assert counters(glided) == counters(stepped)
 
 
 @settings(max_examples=100, deadline=None)
