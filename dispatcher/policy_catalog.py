@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dispatcher.core.ports import Observer, Policy, Routing
 from dispatcher.core.service_gain import GainWeights
+from dispatcher.heteroserve_policies import HETEROSERVE_ENTRIES, HETEROSERVE_OBSERVERS
 from dispatcher.policy_params import (
     BalanceParams,
     BaselineParams,
@@ -170,7 +171,12 @@ def _qlm(params: QlmParams, services: PolicyServices) -> Policy:
     return Policy("qlm", _routing(params), ordering, SeatAdmission(), params.model_dump())
 
 
-OBSERVERS: tuple[type[Observer], ...] = (TokenCounters, AttainedService, ReserveTurns)
+OBSERVERS: tuple[type[Observer], ...] = (
+    TokenCounters,
+    AttainedService,
+    ReserveTurns,
+    *HETEROSERVE_OBSERVERS,
+)
 """State that policies read, kept warm whatever policy is active."""
 
 POLICIES: Registry[Policy] = Registry(
@@ -246,6 +252,7 @@ POLICIES: Registry[Policy] = Registry(
             ShortestFirstParams,
             _sjf,
         ),
+        *HETEROSERVE_ENTRIES,
         entry(
             "least-backlog",
             "The engine where a call would end first, chosen when a seat frees; in order of "

@@ -149,6 +149,28 @@ class Fleet:
         """t_pre of so many tokens there."""
         return self._costs.prefill_s(instance.spec.instance_id, tokens)
 
+    def mean_prefill_s(self, call: CallView) -> float:
+        """t_pre averaged over the instances that fit."""
+        known = self._calls.get(call.spec.call_id)
+        candidates = known.candidates if known is not None else self.candidates(call.spec)
+        done = call.generated_tokens / call.spec.seats
+        return self.work_s(candidates)(call.spec.prompt_tokens + done, 0.0)
+
+    def prefill_ahead_s(self, instance: InstanceView) -> float:
+        """What is queued or out there without a first token, in seconds of prefill."""
+        own = self._all[instance.spec.instance_id]
+        prefills = own.queued + own.pending_prefills
+        if not prefills:
+            return 0.0
+        fixed_s = self._costs.prefill_s(own.instance_id, 0.0)
+        ahead_s = own.queued_prefill_s + own.pending_prefill_s - (prefills - 1) * fixed_s
+        # what was booked at other times may have counted less
+        return max(ahead_s, fixed_s)
+
+    def prompt_s(self, tokens: float, instance: InstanceView) -> float:
+        """t_pre of so many tokens there."""
+        return self._costs.prefill_s(instance.spec.instance_id, tokens)
+
     def cached_tokens(self, call: CallView, instance: InstanceView) -> float:
         """Tokens of one prompt of the call that the instance's prefix cache should hold."""
         return self.sessions.cached_tokens(call.spec, self._all[instance.spec.instance_id])

@@ -41,7 +41,9 @@ class Instance:
         self.queued_seats = 0
         self.queued_prefill_s = 0.0
         self.queued_output_tokens = 0.0
+        #: of attempts without a first token, and how many these are
         self.pending_prefill_s = 0.0
+        self.pending_prefills = 0
         self.remaining_tokens = 0.0
         self.running_integral = 0.0
         self.resident_integral = 0.0
@@ -114,6 +116,7 @@ class Instance:
         self.seats_in_use += attempt.call.spec.seats
         self.in_flight_tokens += attempt.context_tokens
         self.pending_prefill_s += attempt.pending_prefill_s
+        self.pending_prefills += attempt.pending_prefill_s > 0.0
         self.remaining_tokens += attempt.remaining_tokens
 
     def drop(self, attempt: Attempt, now_s: float) -> None:
@@ -123,6 +126,7 @@ class Instance:
         self.seats_in_use -= attempt.call.spec.seats
         self.in_flight_tokens -= attempt.context_tokens
         self.pending_prefill_s -= attempt.pending_prefill_s
+        self.pending_prefills -= attempt.pending_prefill_s > 0.0
         self.remaining_tokens -= attempt.remaining_tokens
         if not self._attempts:
             # sums of floats drift; an empty instance is exactly empty
@@ -135,6 +139,7 @@ class Instance:
         started = attempt.first_token_s is not None or attempt.assumed_tokens > 0.0
         if started and attempt.pending_prefill_s:
             self.pending_prefill_s -= attempt.pending_prefill_s
+            self.pending_prefills -= 1
             attempt.pending_prefill_s = 0.0
         remaining = max(1.0, call.remaining_tokens - attempt.assumed_tokens) * call.spec.seats
         self.remaining_tokens += remaining - attempt.remaining_tokens

@@ -66,6 +66,8 @@ def _loads(instance: Instance) -> None:
     _that(seats == instance.seats_in_use, f"{instance.instance_id}: seats in use")
     context = sum(a.context_tokens for a in attempts)
     _that(context == instance.in_flight_tokens, f"{instance.instance_id}: tokens in flight")
+    pending = sum(a.pending_prefill_s > 0.0 for a in attempts)
+    _that(instance.pending_prefills == pending, f"{instance.instance_id}: prefills pending")
     _that(instance.queued_seats == sum(c.spec.seats for c in waiting), "seats queued for")
     sums = (
         (instance.queued_prefill_s, sum(c.queued_prefill_s for c in waiting)),

@@ -178,6 +178,16 @@ class FleetView(Protocol):
     def prompt_s(self, tokens: float, instance: InstanceView) -> float:
         """t_pre of so many prompt tokens there, none of them cached; above 0."""
 
+    def mean_prefill_s(self, call: CallView) -> float:
+        """t_pre of one prompt of the call, averaged over the instances that fit it."""
+
+    def prefill_ahead_s(self, instance: InstanceView) -> float:
+        """Prefill that is queued or out there and has not been seen done; 0 when there is none.
+
+        One after another, and the fixed time of a prefill counted once: an engine computes several
+        prompts in one iteration.
+        """
+
     def cached_tokens(self, call: CallView, instance: InstanceView) -> float:
         """Tokens of one prompt of the call that the instance's prefix cache should hold."""
 

@@ -80,7 +80,9 @@ def test_every_policy_file_has_an_example_that_runs(module):
 def test_the_policies_are_there():
     hexgen = ["vllm", "hexgen-flow", "rr-pq", "wb-fcfs", "vtc", "qlm"]
     tempo = ["tempo", "sarathi-fcfs", "plas", "sjf"]
-    assert list(policy_entries()) == [*hexgen, *tempo, "least-backlog"]
+    heteroserve = ["heteroserve", "uniform", "capacity-proportional", "latency-aware"]
+    rest = ["length-oracle", "least-backlog"]
+    assert list(policy_entries()) == [*hexgen, *tempo, *heteroserve, *rest]
     assert catalog.DEFAULT_POLICY in policy_entries()
 
 

@@ -1,0 +1,220 @@
+"""HeteroServe and its baselines: parameters and entries. A part of `dispatcher.policy_catalog`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dispatcher.core.ports import Ordering, Policy, Routing
+from dispatcher.policy_params import RoutedParams
+from dispatcher.registry import PolicyServices, entry
+from policies.affinity import with_affinity
+from policies.batch_limits import BatchAdmission, BatchLimits, BatchScope, BatchUnit, FleetSpecs
+from policies.capability_score import CapabilityScore, PromptWindow, RegimeChoice
+from policies.context_footprints import ContextFootprints
+from policies.fcfs import Fcfs
+from policies.heteroserve import Feedback, HeteroServe
+from policies.latency_aware import LatencyAware
+from policies.length_bins import LengthBins
+from policies.proportional_routing import ProportionalRouting, bandwidth, memory, peak_rate
+from policies.queue_depth import Counters, QueueDepth
+from policies.round_robin import RoundRobin
+from policies.shortest_prefill import ShortestPrefill
+from policies.weighted_choice import ChoiceMode, WeightedChoice
+
+_PAPER = "HeteroServe"
+
+QueueOrder = Literal["shortest-first", "fcfs"]
+
+
+class BatchParams(RoutedParams):
+    """How much an engine may hold in flight."""
+
+    batch: BatchUnit = Field(
+        "both",
+        description="what the batch size by memory limits beside the seats: tokens in flight, "
+        "calls (requests), both, or neither (seats)",
+    )
+    delta: float = Field(
+        0.1, ge=0.0, lt=1.0, description="share of an engine's memory that is left free"
+    )
+
+
+class LatencyAwareParams(BatchParams):
+    """Parameters of the least estimated TTFT."""
+
+    counters: Counters = Field(
+        "instant", description="queues as they are now, or as of the last epoch (snapshot)"
+    )
+    epoch_s: float = Field(0.1, gt=0.0, description="between two snapshots, and two ticks")
+
+
+class LengthOracleParams(BatchParams):
+    """Parameters of the length-aware oracle."""
+
+    long_from_tokens: int = Field(
+        512, ge=1, description="prompts of more tokens go in proportion to the peak rate"
+    )
+
+
+class HeteroServeParams(LatencyAwareParams):
+    """Parameters of capability-weighted dispatch."""
+
+    form: Literal["settled", "paper"] = Field(
+        "settled",
+        description="what feedback, order and latency_test are where they are null: backlog, "
+        "shortest-first, true; or as published: requests, fcfs, false",
+    )
+    feedback: Feedback | None = Field(
+        None,
+        description="what counts against an engine: seconds until a call's prefill would begin "
+        "(backlog), calls that wait (requests), nothing (off)",
+    )
+    order: QueueOrder | None = Field(
+        None, description="at each engine: the shortest prefill first, the late last; or by arrival"
+    )
+    latency_test: bool | None = Field(
+        None, description="prefer engines where calls of such a length would be in time (backlog)"
+    )
+    mode: ChoiceMode = Field(
+        "argmax", description="the highest weight, a draw by weight, or smooth weighted turns"
+    )
+    regime: RegimeChoice = Field(
+        "auto", description="exponents of compute, memory, bandwidth: by the median prompt, or one"
+    )
+    bins: list[Annotated[int, Field(ge=1)]] = Field(
+        [256, 512, 2048], description="longest prompt of each length bin but the last, tokens"
+    )
+    dampening: float = Field(2.0, ge=0.0, description="lambda: how much a queue counts")
+    queue_max: int = Field(32, ge=1, description="calls that make an engine full (requests)")
+    slo_ttft_s: float = Field(
+        0.5, gt=0.0, description="SLO on the first token of calls that ask for none, seconds"
+    )
+    overdue_s: float = Field(
+        30.0, ge=0.0, description="wait from which a call may have a turn of the overdue"
+    )
+    overdue_share: float = Field(
+        0.01,
+        ge=0.0,
+        lt=1.0,
+        description="part of what leaves a queue that is the oldest overdue call; 0: none, calls "
+        "may starve",
+    )
+
+
+def _admission(
+    params: BatchParams, services: PolicyServices, scope: BatchScope
+) -> tuple[BatchAdmission, BatchLimits, ContextFootprints]:
+    limits = BatchLimits(services.observer(FleetSpecs), scope, delta=params.delta)
+    footprints = services.observer(ContextFootprints)
+    return BatchAdmission(limits, footprints, params.batch), limits, footprints
+
+
+def _baseline(
+    name: str, routing: Routing, params: BatchParams, services: PolicyServices, scope: BatchScope
+) -> Policy:
+    admission, _, _ = _admission(params, services, scope)
+    routed = with_affinity(routing, params.affinity)
+    return Policy(name, routed, Fcfs(), admission, params.model_dump())
+
+
+def _uniform(params: BatchParams, services: PolicyServices) -> Policy:
+    return _baseline("uniform", RoundRobin(), params, services, "weakest")
+
+
+def _capacity_proportional(params: BatchParams, services: PolicyServices) -> Policy:
+    routing = ProportionalRouting(services.random, memory)
+    return _baseline("capacity-proportional", routing, params, services, "proportional")
+
+
+def _latency_aware(params: LatencyAwareParams, services: PolicyServices) -> Policy:
+    routing = LatencyAware(QueueDepth("prefill", params.counters, epoch_s=params.epoch_s))
+    return _baseline("latency-aware", routing, params, services, "own")
+
+
+def _length_oracle(params: LengthOracleParams, services: PolicyServices) -> Policy:
+    routing = ProportionalRouting(
+        services.random, bandwidth, peak_rate, long_from_tokens=params.long_from_tokens
+    )
+    return _baseline("length-oracle", routing, params, services, "own")
+
+
+def _heteroserve(params: HeteroServeParams, services: PolicyServices) -> Policy:
+    settled = params.form == "settled"
+    feedback: Feedback = params.feedback or ("backlog" if settled else "requests")
+    order: QueueOrder = params.order or ("shortest-first" if settled else "fcfs")
+    latency_test = settled if params.latency_test is None else params.latency_test
+    admission, limits, footprints = _admission(params, services, "own")
+    routing = HeteroServe(
+        CapabilityScore(services.observer(PromptWindow), params.regime),
+        LengthBins(params.bins, footprints),
+        limits,
+        QueueDepth(
+            "requests" if feedback == "requests" else "backlog",
+            params.counters,
+            epoch_s=params.epoch_s,
+        ),
+        WeightedChoice(params.mode, services.random),
+        feedback=feedback,
+        dampening=params.dampening,
+        queue_max=params.queue_max,
+        slo_ttft_s=params.slo_ttft_s,
+        latency_test=latency_test,
+    )
+    shortest = ShortestPrefill(
+        slo_ttft_s=params.slo_ttft_s,
+        overdue_s=params.overdue_s,
+        overdue_share=params.overdue_share,
+    )
+    ordering: Ordering = shortest if order == "shortest-first" else Fcfs()
+    return Policy(
+        "heteroserve",
+        with_affinity(routing, params.affinity),
+        ordering,
+        admission,
+        params.model_dump(),
+        # calls that are held because all engines were full are looked at again
+        tick_s=params.epoch_s,
+    )
+
+
+HETEROSERVE_OBSERVERS = (PromptWindow, ContextFootprints, FleetSpecs)
+
+HETEROSERVE_ENTRIES = (
+    entry(
+        "heteroserve",
+        "The engine whose hardware is worth most to such a prompt, less what waits there.",
+        f"{_PAPER}, sections 3.1-3.5, Eqs. 1-6",
+        HeteroServeParams,
+        _heteroserve,
+    ),
+    entry(
+        "uniform",
+        "Round robin, and one batch size for all engines: that of the one that holds least.",
+        f"{_PAPER}, section 4.1, baseline",
+        BatchParams,
+        _uniform,
+    ),
+    entry(
+        "capacity-proportional",
+        "Engines at random in proportion to their memory, batches likewise.",
+        f"{_PAPER}, section 4.1, baseline",
+        BatchParams,
+        _capacity_proportional,
+    ),
+    entry(
+        "latency-aware",
+        "The engine where the first token would come soonest: queued prompts by prefill rate.",
+        f"{_PAPER}, section 4.1, baseline",
+        LatencyAwareParams,
+        _latency_aware,
+    ),
+    entry(
+        "length-oracle",
+        "Engines at random by bandwidth for short prompts, by peak rate for long; no feedback.",
+        f"{_PAPER}, section 4.1, baseline",
+        LengthOracleParams,
+        _length_oracle,
+    ),
+)

@@ -1,0 +1,69 @@
+"""What waits at each engine, as routing sees it: q of HeteroServe's Eq. 5, in either unit.
+
+- `requests`, the paper: calls queued here and calls waiting inside the engine (its own word);
+  running ones do not count. A prompt of 3,000 tokens weighs like one of 60.
+- `backlog`, settled: W, seconds until a call's prefill would begin (`policies.first_token_wait`).
+- `prefill`: queued prompts over the measured prefill rate, in seconds: the estimate of the baseline
+  `latency-aware`.
+
+Counters are the gateway's own, and instant. `snapshot` is the paper's broadcast to the letter: all
+figures are as of the last epoch, so that the calls of one epoch all see the same and herd.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from dispatcher.core.types import InstanceId
+from dispatcher.core.views import FleetView, InstanceView
+from policies.first_token_wait import first_token_wait_s
+
+Measure = Literal["backlog", "requests", "prefill"]
+Counters = Literal["instant", "snapshot"]
+
+
+class QueueDepth:
+    """q of an engine: O(1), and O(N) once an epoch with `snapshot`.
+
+    Args:
+        measure: What is counted, seconds or calls.
+        counters: As of now, or as of the last epoch.
+        epoch_s: Between two snapshots, above 0.
+
+    Example:
+        >>> from types import SimpleNamespace as Fake
+        >>> engine = Fake(spec=Fake(instance_id="i"), queued=3, gauges=Fake(waiting=2))
+        >>> fleet = Fake(instances={"i": engine})
+        >>> now, epoch = QueueDepth("requests"), QueueDepth("requests", "snapshot")
+        >>> epoch.of(engine, fleet, 0.0)
+        5.0
+        >>> engine.queued = 0
+        >>> now.of(engine, fleet, 0.05), epoch.of(engine, fleet, 0.05), epoch.of(engine, fleet, 0.1)
+        (2.0, 5.0, 2.0)
+    """
+
+    def __init__(
+        self, measure: Measure, counters: Counters = "instant", *, epoch_s: float = 0.1
+    ) -> None:
+        self._measure = measure
+        self._snapshot = counters == "snapshot"
+        self._epoch_s = epoch_s
+        self._taken_s = float("-inf")
+        self._as_of: dict[InstanceId, float] = {}
+
+    def of(self, instance: InstanceView, fleet: FleetView, now_s: float) -> float:
+        """Seconds, or calls; at least 0."""
+        if not self._snapshot:
+            return self._read(instance, fleet)
+        if now_s >= self._taken_s + self._epoch_s:
+            self._taken_s = now_s
+            self._as_of = {i: self._read(one, fleet) for i, one in fleet.instances.items()}
+        # one that has come since is taken to be as idle as it most likely is
+        return self._as_of.get(instance.spec.instance_id, 0.0)
+
+    def _read(self, instance: InstanceView, fleet: FleetView) -> float:
+        if self._measure == "backlog":
+            return first_token_wait_s(instance, fleet)
+        if self._measure == "prefill":
+            return fleet.prefill_ahead_s(instance)
+        return float(instance.queued + instance.gauges.waiting)
