@@ -71,9 +71,9 @@ def build_policy(name: str, params: Mapping[str, object], services: PolicyServic
         >>> services = PolicyServices(random=random.Random(0))
         >>> build_policy("hexgen-flow", {"alpha": 0.2}, services).params["alpha"]
         0.2
-        >>> build_policy("vllm", {"alpha": 2.0}, services)
+        >>> build_policy("vllm", {"alpha": 2.0}, services)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        dispatcher.core.errors.BadParameterError: vllm: alpha = 2.0: no such parameter (known: affinity)
+        dispatcher.core.errors.BadParameterError: vllm: alpha = 2.0: no such parameter (known: ...)
     """
     return POLICIES.build(name, params, services)
 

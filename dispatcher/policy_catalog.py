@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dispatcher.augserve_policies import AUGSERVE_ENTRIES, AUGSERVE_OBSERVERS
 from dispatcher.core.ports import Observer, Policy, Routing
 from dispatcher.core.service_gain import GainWeights
 from dispatcher.heteroserve_policies import HETEROSERVE_ENTRIES, HETEROSERVE_OBSERVERS
@@ -12,7 +13,7 @@ from dispatcher.policy_params import (
     LeastBacklogParams,
     PlasParams,
     QlmParams,
-    RoutedParams,
+    SeatParams,
     ShortestFirstParams,
     TempoParams,
     UrgencyParams,
@@ -21,6 +22,7 @@ from dispatcher.registry import PolicyServices, Registry, entry
 from policies.affinity import with_affinity
 from policies.attained_service import AttainedService
 from policies.fcfs import Fcfs
+from policies.kv_books import KvBooks
 from policies.least_backlog import LeastBacklog
 from policies.least_dense_preemption import LeastDensePreemption
 from policies.lsdf import Lsdf
@@ -30,6 +32,7 @@ from policies.reserve import ReserveAdmission, ReserveTurns
 from policies.round_robin import RoundRobin
 from policies.seats import SeatAdmission
 from policies.sjf import ShortestFirst
+from policies.token_budget import TokenBudget
 from policies.token_counters import TokenCounters
 from policies.urgency import Urgency
 from policies.vtc import Vtc
@@ -59,12 +62,19 @@ def _urgency(params: UrgencyParams) -> Urgency:
     return Urgency(scope=params.scope, shed_doomed=params.shed_doomed)
 
 
-def _vllm(params: RoutedParams, services: PolicyServices) -> Policy:
+def _seats(params: SeatParams, services: PolicyServices) -> SeatAdmission:
+    """Seats, and tokens where a share of the KV cache is set."""
+    if params.kv_share is None:
+        return SeatAdmission()
+    return TokenBudget(services.observer(KvBooks), share=params.kv_share)
+
+
+def _vllm(params: SeatParams, services: PolicyServices) -> Policy:
     return Policy(
         "vllm",
         with_affinity(RoundRobin(), params.affinity),
         Fcfs(),
-        SeatAdmission(),
+        _seats(params, services),
         params.model_dump(),
     )
 
@@ -75,7 +85,7 @@ def _hexgen_flow(params: HexGenFlowParams, services: PolicyServices) -> Policy:
         "hexgen-flow",
         with_affinity(routing, params.affinity),
         _urgency(params),
-        SeatAdmission(),
+        _seats(params, services),
         params.model_dump(),
         # an alpha that was asked for by value stays what it is
         tunable=routing if params.alpha == "auto" else None,
@@ -85,7 +95,7 @@ def _hexgen_flow(params: HexGenFlowParams, services: PolicyServices) -> Policy:
 
 def _rr_pq(params: UrgencyParams, services: PolicyServices) -> Policy:
     routing = with_affinity(RoundRobin(), params.affinity)
-    return Policy("rr-pq", routing, _urgency(params), SeatAdmission(), params.model_dump())
+    return Policy("rr-pq", routing, _urgency(params), _seats(params, services), params.model_dump())
 
 
 def _wb_fcfs(params: BalanceParams, services: PolicyServices) -> Policy:
@@ -94,7 +104,7 @@ def _wb_fcfs(params: BalanceParams, services: PolicyServices) -> Policy:
         "wb-fcfs",
         with_affinity(routing, params.affinity),
         Fcfs(),
-        SeatAdmission(),
+        _seats(params, services),
         params.model_dump(),
         tunable=routing if params.alpha == "auto" else None,
         alpha=lambda: routing.alpha,
@@ -103,21 +113,23 @@ def _wb_fcfs(params: BalanceParams, services: PolicyServices) -> Policy:
 
 def _least_backlog(params: LeastBacklogParams, services: PolicyServices) -> Policy:
     routing = with_affinity(LeastBacklog(late_binding=params.binding == "late"), params.affinity)
-    return Policy("least-backlog", routing, Fcfs(), SeatAdmission(), params.model_dump())
+    return Policy("least-backlog", routing, Fcfs(), _seats(params, services), params.model_dump())
 
 
 def _vtc(params: BaselineParams, services: PolicyServices) -> Policy:
     ordering = Vtc(services.observer(TokenCounters))
-    return Policy("vtc", _routing(params), ordering, SeatAdmission(), params.model_dump())
+    return Policy("vtc", _routing(params), ordering, _seats(params, services), params.model_dump())
 
 
 def _sarathi_fcfs(params: BaselineParams, services: PolicyServices) -> Policy:
-    return Policy("sarathi-fcfs", _routing(params), Fcfs(), SeatAdmission(), params.model_dump())
+    return Policy(
+        "sarathi-fcfs", _routing(params), Fcfs(), _seats(params, services), params.model_dump()
+    )
 
 
 def _sjf(params: ShortestFirstParams, services: PolicyServices) -> Policy:
     ordering = ShortestFirst(params.quantile)
-    return Policy("sjf", _routing(params), ordering, SeatAdmission(), params.model_dump())
+    return Policy("sjf", _routing(params), ordering, _seats(params, services), params.model_dump())
 
 
 def _plas(params: PlasParams, services: PolicyServices) -> Policy:
@@ -130,7 +142,7 @@ def _plas(params: PlasParams, services: PolicyServices) -> Policy:
         "plas",
         _routing(params),
         ordering,
-        SeatAdmission(),
+        _seats(params, services),
         params.model_dump(),
         tick_s=_PLAS_TICK_S,
     )
@@ -168,7 +180,7 @@ def _tempo(params: TempoParams, services: PolicyServices) -> Policy:
 
 def _qlm(params: QlmParams, services: PolicyServices) -> Policy:
     ordering = Qlm(slo_ratio=params.slo_ratio)
-    return Policy("qlm", _routing(params), ordering, SeatAdmission(), params.model_dump())
+    return Policy("qlm", _routing(params), ordering, _seats(params, services), params.model_dump())
 
 
 OBSERVERS: tuple[type[Observer], ...] = (
@@ -176,6 +188,7 @@ OBSERVERS: tuple[type[Observer], ...] = (
     AttainedService,
     ReserveTurns,
     *HETEROSERVE_OBSERVERS,
+    *AUGSERVE_OBSERVERS,
 )
 """State that policies read, kept warm whatever policy is active."""
 
@@ -186,7 +199,7 @@ POLICIES: Registry[Policy] = Registry(
             "vllm",
             "Round robin over the engines, first come first served at each.",
             f"{_HEXGEN}, section 5.1, baseline",
-            RoutedParams,
+            SeatParams,
             _vllm,
         ),
         entry(
@@ -253,6 +266,7 @@ POLICIES: Registry[Policy] = Registry(
             _sjf,
         ),
         *HETEROSERVE_ENTRIES,
+        *AUGSERVE_ENTRIES,
         entry(
             "least-backlog",
             "The engine where a call would end first, chosen when a seat frees; in order of "

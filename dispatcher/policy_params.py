@@ -27,7 +27,17 @@ class RoutedParams(Params):
     )
 
 
-class BalanceParams(RoutedParams):
+class SeatParams(RoutedParams):
+    """What every policy that admits by seats has."""
+
+    kv_share: Annotated[float, Field(gt=0.0, le=1.0)] | None = Field(
+        None,
+        description="part of an engine's KV cache that calls in flight may fill; null: seats alone "
+        "decide",
+    )
+
+
+class BalanceParams(SeatParams):
     """Parameters of workload-balanced routing."""
 
     alpha: Literal["auto"] | Annotated[float, Field(ge=0.0, le=1.0)] = Field(
@@ -41,7 +51,7 @@ class BalanceParams(RoutedParams):
     beta: float = Field(1.0, gt=0.0, description="weight of the queue in mode paper, s^2")
 
 
-class UrgencyParams(RoutedParams):
+class UrgencyParams(SeatParams):
     """Parameters of the urgency queue."""
 
     scope: Scope = Field(
@@ -56,7 +66,7 @@ class HexGenFlowParams(UrgencyParams, BalanceParams):
     """Both levels."""
 
 
-class LeastBacklogParams(RoutedParams):
+class LeastBacklogParams(SeatParams):
     """Parameters of least-backlog routing."""
 
     binding: Literal["late", "early"] = Field(
@@ -64,7 +74,7 @@ class LeastBacklogParams(RoutedParams):
     )
 
 
-class BaselineParams(RoutedParams):
+class BaselineParams(SeatParams):
     """Parameters of queues that are compared under a dispatcher that is not theirs."""
 
     routing: Literal["round-robin", "least-backlog"] = Field(

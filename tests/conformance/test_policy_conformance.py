@@ -29,6 +29,12 @@ VARIANTS = [
     ("tempo", {"fairness": 1.0, "window": 1}),
     ("plas", {"routing": "least-backlog", "promote_ratio": None}),
     ("sjf", {"routing": "least-backlog", "quantile": None}),
+    ("augserve", {"costs": "printed", "aging": "linear", "strict": False, "quantile": 0.9}),
+    ("augserve", {"two_stage": False, "token_budget": False, "routing": "round-robin"}),
+    ("augserve", {"promote_s": None, "recompute": True, "kv_share": None, "affinity": 0.0}),
+    ("infercept", {"kv_share": None}),
+    ("vllm", {"kv_share": 0.9, "affinity": 1.0}),
+    ("hexgen-flow", {"kv_share": 0.5, "affinity": 2.0}),
 ]
 
 

@@ -81,7 +81,7 @@ def test_the_policies_are_there():
     hexgen = ["vllm", "hexgen-flow", "rr-pq", "wb-fcfs", "vtc", "qlm"]
     tempo = ["tempo", "sarathi-fcfs", "plas", "sjf"]
     heteroserve = ["heteroserve", "uniform", "capacity-proportional", "latency-aware"]
-    rest = ["length-oracle", "least-backlog"]
+    rest = ["length-oracle", "augserve", "infercept", "least-backlog"]
     assert list(policy_entries()) == [*hexgen, *tempo, *heteroserve, *rest]
     assert catalog.DEFAULT_POLICY in policy_entries()
 
