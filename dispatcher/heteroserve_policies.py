@@ -25,6 +25,8 @@ from policies.weighted_choice import ChoiceMode, WeightedChoice
 
 _PAPER = "HeteroServe"
 
+_LIST = r"^(\d{1,9}(,\d{1,9})*)?$"
+
 QueueOrder = Literal["shortest-first", "fcfs"]
 
 
@@ -34,7 +36,7 @@ class BatchParams(RoutedParams):
     batch: BatchUnit = Field(
         "both",
         description="what the batch size by memory limits beside the seats: tokens in flight, "
-        "calls (requests), both, or neither (seats)",
+        "calls (requests), both, or nothing (none)",
     )
     delta: float = Field(
         0.1, ge=0.0, lt=1.0, description="share of an engine's memory that is left free"
@@ -69,7 +71,7 @@ class HeteroServeParams(LatencyAwareParams):
     feedback: Feedback | None = Field(
         None,
         description="what counts against an engine: seconds until a call's prefill would begin "
-        "(backlog), calls that wait (requests), nothing (off)",
+        "(backlog), calls that wait (requests), nothing (none)",
     )
     order: QueueOrder | None = Field(
         None, description="at each engine: the shortest prefill first, the late last; or by arrival"
@@ -83,8 +85,9 @@ class HeteroServeParams(LatencyAwareParams):
     regime: RegimeChoice = Field(
         "auto", description="exponents of compute, memory, bandwidth: by the median prompt, or one"
     )
-    bins: list[Annotated[int, Field(ge=1)]] = Field(
-        [256, 512, 2048], description="longest prompt of each length bin but the last, tokens"
+    bins: list[Annotated[int, Field(ge=1)]] | Annotated[str, Field(pattern=_LIST)] = Field(
+        "256,512,2048",
+        description="longest prompt of each length bin but the last, tokens; empty: one bin",
     )
     dampening: float = Field(2.0, ge=0.0, description="lambda: how much a queue counts")
     queue_max: int = Field(32, ge=1, description="calls that make an engine full (requests)")
@@ -140,6 +143,10 @@ def _length_oracle(params: LengthOracleParams, services: PolicyServices) -> Poli
     return _baseline("length-oracle", routing, params, services, "own")
 
 
+def _edges(bins: list[int] | str) -> list[int]:
+    return [int(edge) for edge in bins.split(",") if edge] if isinstance(bins, str) else bins
+
+
 def _heteroserve(params: HeteroServeParams, services: PolicyServices) -> Policy:
     settled = params.form == "settled"
     feedback: Feedback = params.feedback or ("backlog" if settled else "requests")
@@ -148,12 +155,13 @@ def _heteroserve(params: HeteroServeParams, services: PolicyServices) -> Policy:
     admission, limits, footprints = _admission(params, services, "own")
     routing = HeteroServe(
         CapabilityScore(services.observer(PromptWindow), params.regime),
-        LengthBins(params.bins, footprints),
+        LengthBins(_edges(params.bins), footprints),
         limits,
         QueueDepth(
             "requests" if feedback == "requests" else "backlog",
             params.counters,
             epoch_s=params.epoch_s,
+            admission=admission,
         ),
         WeightedChoice(params.mode, services.random),
         feedback=feedback,

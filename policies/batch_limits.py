@@ -33,7 +33,7 @@ from dispatcher.core.views import CallView, FleetView, InstanceView
 from policies.context_footprints import ContextFootprints
 
 BatchScope = Literal["own", "weakest", "proportional"]
-BatchUnit = Literal["both", "tokens", "requests", "seats"]
+BatchUnit = Literal["both", "tokens", "requests", "none"]
 
 _ONE_KIND = (PLAIN_SEAT,)
 
@@ -150,7 +150,7 @@ class BatchAdmission:
     Args:
         limits: Tokens that each engine may have in flight.
         footprints: Mean length of calls, which makes tokens a number of calls.
-        unit: What is limited: tokens, calls (`requests`), both, or neither (`seats`).
+        unit: What is limited: tokens, calls (`requests`), both, or nothing (`none`).
 
     Example:
         >>> from types import SimpleNamespace as Fake

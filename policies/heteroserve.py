@@ -32,7 +32,7 @@ Settled:
    between, makes calls herd; it is there for comparison (`policies.queue_depth`).
 5. `mode`: argmax; weighted sampling and smooth round robin as options (`policies.weighted_choice`).
 
-`feedback="off"` is the paper's ablation: argmax then sends everything to the best engine.
+`feedback="none"` is the paper's ablation: argmax then sends everything to the best engine.
 
 Exact at a gateway. Ties: fleet order.
 """
@@ -50,7 +50,7 @@ from policies.length_bins import LengthBins
 from policies.queue_depth import QueueDepth
 from policies.weighted_choice import WeightedChoice
 
-Feedback = Literal["backlog", "requests", "off"]
+Feedback = Literal["backlog", "requests", "none"]
 
 
 class _Open(NamedTuple):
@@ -158,7 +158,7 @@ class HeteroServe:
         self, candidates: Sequence[InstanceView], limit: float, fleet: FleetView, now_s: float
     ) -> list[_Open]:
         """Engines that are not full, with their queues."""
-        if self._feedback == "off":
+        if self._feedback == "none":
             return [_Open(0.0, engine) for engine in candidates]
         of = self._depth.of
         found = [_Open(of(engine, fleet, now_s), engine) for engine in candidates]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from dispatcher.core.ports import Admission
 from dispatcher.core.types import InstanceId
 from dispatcher.core.views import FleetView, InstanceView
 from policies.first_token_wait import first_token_wait_s
@@ -29,6 +30,7 @@ class QueueDepth:
         measure: What is counted, seconds or calls.
         counters: As of now, or as of the last epoch.
         epoch_s: Between two snapshots, above 0.
+        admission: Says which engines are full; for `backlog`. `None`: those without a free seat.
 
     Example:
         >>> from types import SimpleNamespace as Fake
@@ -43,9 +45,15 @@ class QueueDepth:
     """
 
     def __init__(
-        self, measure: Measure, counters: Counters = "instant", *, epoch_s: float = 0.1
+        self,
+        measure: Measure,
+        counters: Counters = "instant",
+        *,
+        epoch_s: float = 0.1,
+        admission: Admission | None = None,
     ) -> None:
         self._measure = measure
+        self._admission = admission
         self._snapshot = counters == "snapshot"
         self._epoch_s = epoch_s
         self._taken_s = float("-inf")
@@ -54,16 +62,20 @@ class QueueDepth:
     def of(self, instance: InstanceView, fleet: FleetView, now_s: float) -> float:
         """Seconds, or calls; at least 0."""
         if not self._snapshot:
-            return self._read(instance, fleet)
+            return self._read(instance, fleet, now_s)
         if now_s >= self._taken_s + self._epoch_s:
             self._taken_s = now_s
-            self._as_of = {i: self._read(one, fleet) for i, one in fleet.instances.items()}
+            self._as_of = {i: self._read(e, fleet, now_s) for i, e in fleet.instances.items()}
         # one that has come since is taken to be as idle as it most likely is
         return self._as_of.get(instance.spec.instance_id, 0.0)
 
-    def _read(self, instance: InstanceView, fleet: FleetView) -> float:
+    def _read(self, instance: InstanceView, fleet: FleetView, now_s: float) -> float:
         if self._measure == "backlog":
-            return first_token_wait_s(instance, fleet)
+            if self._admission is None:
+                full = instance.seats_in_use >= instance.seats
+            else:
+                full = not self._admission.open_seats(instance, now_s)
+            return first_token_wait_s(instance, fleet, full=full)
         if self._measure == "prefill":
             return fleet.prefill_ahead_s(instance)
         return float(instance.queued + instance.gauges.waiting)
