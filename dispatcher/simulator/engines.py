@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from dispatcher.core.types import AttemptId
 from dispatcher.engine_model import (
@@ -21,6 +21,7 @@ from dispatcher.engine_model import (
     StepResult,
 )
 from dispatcher.simulator.kernel import Kernel
+from dispatcher.traces import PlayedInstance
 
 
 class Timeline(NamedTuple):
@@ -85,6 +86,27 @@ class Attempt(EngineRequest):
             lag_s = at_s - self.timeline.first_s - token * self.timeline.tpot_s
             if self.token_lag_s is None or lag_s > self.token_lag_s:
                 self.token_lag_s = lag_s
+
+
+class EngineControl(Protocol):
+    """What an engine made for tools decides by itself, beyond vLLM's scheduler.
+
+    It acts by its player: `preserve`, `offload`, `discard`, `set_token_limit`. One for each engine
+    of a play, made by `SimulatedEngine.control`.
+    """
+
+    tick_s: float
+    """How often `tick` is called, seconds; infinite: never."""
+
+    def ended(self, attempt: Attempt, tool: str | None, now_s: float) -> None:
+        """An answer is complete, and asks for that tool; `None`: for none, or nobody says.
+
+        `attempt.block_hashes` are those of its prompt and answer, `attempt.session` is its
+        workflow, which will take over what is preserved for it by that name.
+        """
+
+    def tick(self, now_s: float) -> None:
+        """Time has passed."""
 
 
 class EnginePlayer:
@@ -203,6 +225,23 @@ class EnginePlayer:
             return attempt.generated + (0 if waits else self._iterations_over(self._run))
         under_way = any(one is attempt for one in self._under_way.emitted)
         return attempt.generated - under_way
+
+    def played(self, *, seats: int, seat_s: float) -> PlayedInstance:
+        """Return what it has done so far; seats are the scheduler's."""
+        model = self.model
+        return PlayedInstance(
+            busy_s=self.busy_s,
+            seat_s=seat_s,
+            seats=seats,
+            prefix_queries_tokens=model.prefix_queries_tokens,
+            prefix_hits_tokens=model.prefix_hits_tokens,
+            preemptions=model.preemptions,
+            offload_hits_tokens=model.offload_hits_tokens,
+            swapped_in_tokens=model.swapped_in_tokens,
+            swapped_out_tokens=model.swapped_out_tokens,
+            recomputed_tokens=model.recomputed_tokens,
+            preserves_dropped=model.preserves_dropped,
+        )
 
     # --- time ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from dispatcher.core.gpu_profiles import gpu_profile, model_profile, roofline_cost
 from dispatcher.core.types import InstanceId, InstanceSpec
 from dispatcher.engine_model import EngineConfig, SchedulingPolicy
+from dispatcher.simulator.engines import EngineControl, EnginePlayer
 
 BLOCK_TOKENS = 64
 """KV block of a simulated engine. vLLM's is 16: a prompt finds up to 48 tokens more in its cache
@@ -25,6 +27,8 @@ class SimulatedEngine:
     """On the way there: HTTP, tokenizing; added before each call reaches the engine."""
     cached_share: float = 0.0
     """Of every prompt, found in its prefix cache; for traces that do not tell what is shared."""
+    control: Callable[[EnginePlayer], EngineControl] | None = None
+    """Of an engine made for tools; `None`: it schedules as vLLM does."""
 
     @property
     def instance_id(self) -> InstanceId:
@@ -101,6 +105,7 @@ def simulated_engine(
         seats=seats,
         profile=roofline_cost(hardware, shape, tp),
         kv_capacity_tokens=config.kv_capacity_tokens,
+        offload_tokens=config.offload_blocks * config.block_size or None,
         capability=hardware.capability.times(tp),
         weight_bytes=shape.weight_bytes,
         kv_bytes_per_token=shape.kv_bytes_per_token,

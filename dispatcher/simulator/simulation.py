@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,19 +34,17 @@ from dispatcher.core.types import (
 )
 from dispatcher.registry import PolicyServices
 from dispatcher.simulator.clients import Clients, Hints
-from dispatcher.simulator.engines import Attempt, EnginePlayer, Timeline
+from dispatcher.simulator.engines import Attempt, EngineControl, EnginePlayer, Timeline
 from dispatcher.simulator.fleet import Fault, FaultKind, SimulatedEngine
 from dispatcher.simulator.inputs import check_inputs
-from dispatcher.simulator.kernel import Kernel
+from dispatcher.simulator.kernel import Kernel, seldom_collecting
 from dispatcher.simulator.prefixes import block_hashes
-from dispatcher.traces import Played, PlayedInstance, Trace, TraceCall
+from dispatcher.traces import Played, Trace, TraceCall
 from workflows.settings import TrackerSettings
 from workflows.tracker import Tracker
 
 SCRAPE_S = 1.0
 PROGRESS_S = 1.0
-_COLLECT_AT = 500_000
-"""Objects that have come without going."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +116,8 @@ def simulate(
         limits=limits,
         tracker=tracker,
     )
-    with _seldom_collecting():
+    with seldom_collecting():
         return simulation.play(trace, faults, hints or Hints(), until_s)
-
-
-@contextmanager
-def _seldom_collecting() -> Iterator[None]:
-    """Let the collector look for cycles less often: hardly any come, and much stays."""
-    before = gc.get_threshold()
-    gc.set_threshold(_COLLECT_AT, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 class _Simulation:
@@ -184,6 +169,11 @@ class _Simulation:
             )
             for instance_id, engine in self._fleet.items()
         }
+        self._controls: dict[InstanceId, EngineControl] = {
+            instance_id: engine.control(self._players[instance_id])
+            for instance_id, engine in self._fleet.items()
+            if engine.control is not None
+        }
         self._down: set[InstanceId] = set()
         #: `UP` faults to come, by engine
         self._returns: Counter[InstanceId] = Counter()
@@ -216,6 +206,9 @@ class _Simulation:
             kernel.at(SCRAPE_S, self._scrape)
         if any(call.streaming for workflow in trace for call in workflow.calls):
             kernel.at(PROGRESS_S, self._progress)
+        for control in self._controls.values():
+            if control.tick_s < float("inf"):
+                kernel.at(control.tick_s, self._tick, control)
         if until_s is not None:
             kernel.at(until_s, clients.leave)
         kernel.run(until=lambda: clients.done)
@@ -232,13 +225,8 @@ class _Simulation:
         for instance in self._coordinator.fleet:
             instance.integrate(now_s)
             player = self._players[instance.instance_id]
-            instances[str(instance.instance_id)] = PlayedInstance(
-                busy_s=player.busy_s,
-                seat_s=instance.running_integral,
-                seats=instance.seats,
-                prefix_queries_tokens=player.model.prefix_queries_tokens,
-                prefix_hits_tokens=player.model.prefix_hits_tokens,
-                preemptions=player.model.preemptions,
+            instances[str(instance.instance_id)] = player.played(
+                seats=instance.seats, seat_s=instance.running_integral
             )
         return Played(workflows, clients.calls, last_s - first_s, instances)
 
@@ -264,7 +252,10 @@ class _Simulation:
         self._post(ev.FirstToken(attempt.attempt_id))
 
     def _attempt_over(self, attempt: Attempt) -> None:
-        del self._out[attempt.attempt_id]
+        _, instance_id = self._out.pop(attempt.attempt_id)
+        tool = self._tool_after(attempt.attempt_id)
+        if instance_id in self._controls:
+            self._controls[instance_id].ended(attempt, tool, self._kernel.now_s)
         cached_tokens = max(0, attempt.cached_tokens) + attempt.spared_tokens
         usage = Usage(
             attempt.prompt_tokens + attempt.spared_tokens, attempt.generated, cached_tokens
@@ -275,7 +266,7 @@ class _Simulation:
                 Outcome.OK,
                 usage,
                 token_lag_s=attempt.token_lag_s,
-                tool=self._tool_after(attempt.attempt_id),
+                tool=tool,
             )
         )
 
@@ -283,6 +274,10 @@ class _Simulation:
         if self._clients is None:
             return None
         return self._clients.tool_after(self._coordinator.attempts[attempt_id].call.call_id)
+
+    def _tick(self, control: EngineControl) -> None:
+        control.tick(self._kernel.now_s)
+        self._kernel.at(self._kernel.now_s + control.tick_s, self._tick, control)
 
     def _scrape(self) -> None:
         running: Counter[InstanceId] = Counter()
@@ -355,6 +350,7 @@ class _Simulation:
             else (),
             streaming=call.streaming,
             timeline=self._timeline(spec) if call.streaming else None,
+            session=spec.workflow_id,
         )
         self._out[command.attempt_id] = (attempt, command.instance_id)
         if engine.overhead_s > 0.0:

@@ -68,6 +68,16 @@ class PlayedInstance:
     prefix_queries_tokens: int = 0
     prefix_hits_tokens: int = 0
     preemptions: int = 0
+    offload_hits_tokens: int = 0
+    """Prompt tokens found in host memory, beyond those that the prefix cache had."""
+    swapped_in_tokens: int = 0
+    """Tokens whose KV came back from host memory: those, and what preempted calls had computed."""
+    swapped_out_tokens: int = 0
+    """Tokens whose KV went there with a preempted call."""
+    recomputed_tokens: int = 0
+    """Tokens computed again after preemptions."""
+    preserves_dropped: int = 0
+    """Paused sessions that were to be kept and were given up for want of KV blocks."""
 
 
 @dataclass(frozen=True, slots=True)
