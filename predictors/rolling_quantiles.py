@@ -114,7 +114,11 @@ class RollingQuantiles:
         self._global.add(tokens)
 
     def stats(self) -> dict[str, object]:
-        """Sample counts, coverage of the quantiles, mean absolute error; JSON-ready."""
+        """Sample counts, coverage of the quantiles, mean absolute error; JSON-ready.
+
+        Coverage and error are of calls learned from since the start, which `samples` counts, and
+        `None` before the first: what was learned earlier comes back, how good it was does not.
+        """
         return {"keys": len(self._windows), **self._quality.stats()}
 
     def dump(self) -> dict[str, object]:
@@ -288,10 +292,14 @@ class _Quality:
         )
 
     def stats(self) -> dict[str, object]:
+        known = self._samples > 0
         return {
             "samples": self._samples,
-            "coverage": dict(zip(map(str, PROBABILITIES), self._coverage, strict=True)),
-            "mean_abs_error_tokens": self._error_tokens,
+            "coverage": {
+                str(p): share if known else None
+                for p, share in zip(PROBABILITIES, self._coverage, strict=True)
+            },
+            "mean_abs_error_tokens": self._error_tokens if known else None,
             "sources": dict(self._sources),
         }
 

@@ -199,8 +199,10 @@ class PlainQuantiles:
         return {
             "keys": len(self.windows),
             "samples": self.samples,
-            "coverage": {str(p): share for p, share in self.coverage.items()},
-            "mean_abs_error_tokens": self.error_tokens,
+            "coverage": {
+                str(p): share if self.samples else None for p, share in self.coverage.items()
+            },
+            "mean_abs_error_tokens": self.error_tokens if self.samples else None,
             "sources": self.sources,
         }
 

@@ -146,6 +146,20 @@ def test_quantiles_converge_to_the_truth_and_cover_it(mean: float) -> None:
         assert coverage[str(probability)] == pytest.approx(probability, abs=0.06)
 
 
+def test_of_no_predictions_nobody_knows_how_good_they_were() -> None:
+    """Lengths come back after a restart, and no judgement of what was predicted before it."""
+    again = RollingQuantiles()
+    again.load(learned(100, 200, 300).dump())
+    stats = again.stats()
+    assert stats["samples"] == 0
+    assert stats["coverage"] == {str(probability): None for probability in PROBABILITIES}
+    assert stats["mean_abs_error_tokens"] is None
+    again.learn(CALL, 10**6)
+    stats = again.stats()
+    assert stats["coverage"] == {str(probability): 0.0 for probability in PROBABILITIES}
+    assert isinstance(stats["mean_abs_error_tokens"], float)
+
+
 def test_a_length_of_nothing_teaches_nothing() -> None:
     assert learned(*[0] * 10).predict(CALL).source == "prior"
 
