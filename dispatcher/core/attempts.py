@@ -58,6 +58,7 @@ class Attempts:
             remaining_tokens=call.remaining_tokens * seats,
             context_tokens=context_tokens(call),
             left_tokens=self._fleet.sessions.left_tokens(call.spec, instance),
+            expected_cached_tokens=self._fleet.cached_tokens(call, instance) * call.spec.prompts,
         )
         compute_s = self._fleet.compute_s(call, instance)
         return Prepared(attempt, compute_s, self._engine_priority(start_s))
@@ -139,6 +140,7 @@ class Attempts:
         if total_s <= 0.0 or attempt.resumed_tokens:
             return
         instance.saw_cache(usage.prompt_tokens, usage.cached_tokens, cold=not attempt.left_tokens)
+        instance.expected_cached_total += attempt.expected_cached_tokens
         if attempt.left_tokens:
             self._fleet.sessions.learn(call.spec, attempt.left_tokens, usage)
         if usage.output_tokens <= 0:

@@ -136,6 +136,8 @@ class Attempt:
     context_tokens: int = 0
     #: of one prompt, what its session was thought to have left there when it went out
     left_tokens: float = 0.0
+    #: of all its prompts, what the prefix cache was expected to hold when it went out
+    expected_cached_tokens: float = 0.0
     #: the instance's integrals when it went out (calls x seconds, tokens x seconds)
     running_integral: float = 0.0
     resident_integral: float = 0.0

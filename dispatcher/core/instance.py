@@ -38,6 +38,10 @@ class Instance:
         self.cached_share = 0.0
         #: the same of calls whose session had left nothing here
         self.cold_share = 0.0
+        #: of calls that ended well here: prompts, what of them was found cached, and how much of
+        #: them was expected to be
+        self.prompt_tokens_total = self.cached_tokens_total = 0
+        self.expected_cached_total = 0.0
         self.queued_seats = 0
         self.queued_prefill_s = 0.0
         self.queued_output_tokens = 0.0
@@ -157,6 +161,8 @@ class Instance:
             cold: Nothing of the call's session was thought to be here.
         """
         if prompt_tokens > 0:
+            self.prompt_tokens_total += prompt_tokens
+            self.cached_tokens_total += cached_tokens
             share = min(1.0, cached_tokens / prompt_tokens)
             self.cached_share += _CACHED_SHARE_WEIGHT * (share - self.cached_share)
             if cold:

@@ -31,6 +31,26 @@ def queues(coordinator: Coordinator, now_s: float) -> Mapping[str, object]:
     }
 
 
+def cache_state(coordinator: Coordinator, instance: Instance, now_s: float) -> dict[str, object]:
+    """What an instance's KV cache holds, as far as the coordinator knows; JSON-ready.
+
+    `prompt_tokens` are of the calls that ended well there: what of them the engine found cached,
+    and how much of them was expected to be.
+    """
+    sessions = coordinator.fleet.sessions
+    return {
+        "in_flight_tokens": instance.in_flight_tokens,
+        "kv_capacity_tokens": instance.spec.kv_capacity_tokens,
+        "paused_sessions": sessions.paused_count(instance.instance_id, now_s),
+        "paused_tokens": round(sessions.paused_tokens(instance.instance_id, now_s)),
+        "prompt_tokens": {
+            "total": instance.prompt_tokens_total,
+            "cached": instance.cached_tokens_total,
+            "expected_cached": round(instance.expected_cached_total),
+        },
+    }
+
+
 def _instance(coordinator: Coordinator, instance: Instance, now_s: float) -> Mapping[str, object]:
     waiting = [coordinator.calls[c.spec.call_id] for c in instance.queue or ()]
     attempts = list(instance.attempts.values())
@@ -39,6 +59,7 @@ def _instance(coordinator: Coordinator, instance: Instance, now_s: float) -> Map
         "seats": instance.seats,
         "seats_in_use": instance.seats_in_use,
         "backlog_s": coordinator.fleet.backlog_s(instance),
+        **cache_state(coordinator, instance, now_s),
         "waiting_calls": len(waiting),
         "waiting": _listed(coordinator, waiting, now_s),
         "in_flight": [_in_flight(coordinator, attempt, now_s) for attempt in attempts],

@@ -27,6 +27,7 @@ from dispatcher.gateway.relay import (
 from dispatcher.gateway.relay.headers import RawHeaders
 from dispatcher.gateway.relay.pump import StreamPump
 from dispatcher.gateway.relay.timeline import Timeline
+from dispatcher.gateway.relay.tool_calls import ToolListener
 from dispatcher.gateway.upstream import (
     EngineResponse,
     UpstreamConnectError,
@@ -66,6 +67,8 @@ class AttemptResult:
     """Why a retryable attempt failed: a small set, fit for a metric label."""
     token_lag_s: float | None = None
     """See `CallRecord.token_lag_s`."""
+    tool: str | None = None
+    """See `AttemptEnded.tool`."""
 
     def event(self, attempt_id: AttemptId) -> AttemptEnded:
         """The event that answers the `Dispatch`."""
@@ -78,6 +81,7 @@ class AttemptResult:
             retryable=self.retryable,
             detail=self.detail,
             token_lag_s=self.token_lag_s,
+            tool=self.tool,
         )
 
 
@@ -209,10 +213,12 @@ class AttemptRunner:
         send = self._noting_response_id(call, engine) if call.path == RESPONSES else call.send
         if not stream:
             return await self._relay_whole(call, response, send, headers)
+        # who was offered no tools asks for none; then nothing needs to be looked at
+        heard = ToolListener(call.dialect) if call.facts.parsed.get("tools") else None
         pump = StreamPump(
             response,
             send,
-            call.dialect,
+            heard or call.dialect,
             headers=headers,
             clock=self._clock,
             strip_usage=not wants_usage(call.facts.parsed),
@@ -230,7 +236,8 @@ class AttemptRunner:
             call.relayed(pump.outcome)
         if outcome.finish is Finish.STALLED:
             self._engines.stalled(engine)
-        return await self._account(call, outcome)
+        tool = None if heard is None else heard.tool(outcome.last_tokens)
+        return await self._account(call, outcome, tool)
 
     async def _relay_whole(
         self, call: LiveCall, response: EngineResponse, send: Send, headers: RawHeaders
@@ -239,19 +246,22 @@ class AttemptRunner:
             call.started = call.sent = True
             await send(message)
 
+        heard = ToolListener(call.dialect)
         outcome = await relay_whole(
             response,
             noting_start,
-            call.dialect,
+            heard,
             headers=headers,
             watch=call.watch,
             clock=self._clock,
             started=call.started,
         )
         call.complete = outcome.response_complete
-        return await self._account(call, outcome)
+        return await self._account(call, outcome, heard.tool())
 
-    async def _account(self, call: LiveCall, outcome: RelayOutcome) -> AttemptResult:
+    async def _account(
+        self, call: LiveCall, outcome: RelayOutcome, tool: str | None
+    ) -> AttemptResult:
         result = AttemptResult(
             outcome=Outcome.OK,
             usage=outcome.usage,
@@ -260,7 +270,7 @@ class AttemptRunner:
             token_lag_s=_token_lag_s(call, outcome),
         )
         if outcome.finish is Finish.COMPLETE:
-            return result
+            return replace(result, tool=tool)
         if outcome.finish is Finish.CLIENT_GONE:
             return replace(result, outcome=Outcome.CANCELLED, detail="the client hung up")
         if outcome.finish is Finish.REFUSED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,10 @@ from dispatcher.gateway.runtime import Gateway
 from dispatcher.gateway.tuner import NotNowError
 
 WORKFLOWS_LISTED_MAX = 1000
+NO_CACHE = dict.fromkeys(
+    ("in_flight_tokens", "paused_sessions", "paused_tokens", "prompt_tokens"),
+)
+"""What `reports.cache_state` would say, of an engine that the scheduler does not know."""
 
 
 class PolicyBody(BaseModel):
@@ -146,11 +151,13 @@ def _engine_routes(router: APIRouter, gateway: Gateway) -> None:
 def engine_state(gateway: Gateway, engine: Engine) -> dict[str, Any]:
     """One engine, JSON-ready; never its key."""
     gauges, seats = None, None
+    cache: dict[str, object] = {}
     # whose id is another one's as yet
     pending = engine in gateway.fleet.pending
     for instance in gateway.coordinator.fleet:
         if instance.instance_id == engine.settings.id and not pending:
             gauges, seats = instance.gauges, instance.seats
+            cache = reports.cache_state(gateway.coordinator, instance, gateway.clock())
     return {
         "id": engine.settings.id,
         "url": engine.settings.url,
@@ -163,7 +170,10 @@ def engine_state(gateway: Gateway, engine: Engine) -> dict[str, Any]:
         "last_error": engine.last_error or None,
         "models": list(engine.served.models) if engine.served else [],
         "max_model_len": engine.served.max_model_len if engine.served else None,
+        "kv_block_tokens": engine.kv_block_tokens,
         "kv_capacity_tokens": engine.kv_capacity_tokens,
+        **NO_CACHE,
+        **cache,
         "seats": seats,
         "seats_setting": engine.settings.seats,
         "in_flight": 0 if pending else gateway.driver.attempts_at(engine.settings.id),
@@ -175,6 +185,9 @@ def engine_state(gateway: Gateway, engine: Engine) -> dict[str, Any]:
             "waiting": gauges.waiting,
             "kv_usage": gauges.kv_usage,
             "preemptions_total": gauges.preemptions_total,
+            "prefix_cache": None
+            if engine.prefix_cache is None
+            else dataclasses.asdict(engine.prefix_cache),
         },
     }
 

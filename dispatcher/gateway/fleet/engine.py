@@ -20,6 +20,7 @@ from dispatcher.core.gpu_profiles import (
     roofline_cost,
 )
 from dispatcher.core.types import InstanceId, InstanceSpec
+from dispatcher.gateway.fleet.scrape import PrefixCache, Scrape
 from dispatcher.gateway.upstream import EnginePool
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
@@ -48,7 +49,10 @@ class Engine:
     draining: bool = False
     removing: bool = False
     served: Served | None = None
+    #: as it says itself: of its KV cache, and of one block of it
     kv_capacity_tokens: int | None = None
+    kv_block_tokens: int | None = None
+    prefix_cache: PrefixCache | None = None
     sends_priority: bool = True
     #: looks that failed in a row
     failures: int = 0
@@ -130,7 +134,7 @@ class Engine:
             gpu=self.settings.gpu,
             seats=None if seats == "auto" else seats,
             profile=self._profile(served),
-            kv_capacity_tokens=self.kv_capacity_tokens or self._kv_on_paper(served),
+            kv_capacity_tokens=self._kv_capacity(served),
             capability=self._capability(),
             weight_bytes=self._weight_bytes(served),
             kv_bytes_per_token=self._kv_bytes(served),
@@ -178,6 +182,26 @@ class Engine:
             return self.settings.kv_bytes_per_token
         shape = self._shape(served)
         return None if shape is None else shape.kv_bytes_per_token
+
+    def note(self, scrape: Scrape) -> bool:
+        """Take in a look at it; whether that changes what the scheduler is told.
+
+        A page without a word on the KV cache (cut, or from before the model was loaded) says
+        nothing against what was known.
+        """
+        self.prefix_cache = scrape.prefix_cache
+        self.kv_block_tokens = scrape.kv_block_tokens or self.kv_block_tokens
+        said_tokens = scrape.kv_capacity_tokens
+        if said_tokens is None or said_tokens == self.kv_capacity_tokens:
+            return False
+        self.kv_capacity_tokens = said_tokens
+        return True
+
+    def _kv_capacity(self, served: Served) -> int | None:
+        """As it says itself, else as it was measured, else what would fit."""
+        profile = self.settings.profile
+        measured = None if profile is None else profile.kv_capacity_tokens
+        return self.kv_capacity_tokens or measured or self._kv_on_paper(served)
 
     def _kv_on_paper(self, served: Served) -> int | None:
         if self.settings.gpu is None:

@@ -23,7 +23,6 @@ from dispatcher.core.events import (
 from dispatcher.core.types import InstanceId
 from dispatcher.gateway.fleet.engine import Engine
 from dispatcher.gateway.fleet.looks import LookFailed, Looks
-from dispatcher.gateway.fleet.scrape import Scrape
 from dispatcher.gateway.upstream import EnginePool
 
 log = logging.getLogger("headway.fleet")
@@ -307,7 +306,7 @@ class Fleet:
         await self._looks.health(engine)
         scrape = await self._looks.metrics(engine)
         await self._looks.progress(engine, scrape)
-        changed = self._note_capacity(engine, scrape)
+        changed = engine.note(scrape)
         if ask_models:
             served = await self._looks.served(engine)
             changed = changed or served != engine.served
@@ -318,8 +317,3 @@ class Fleet:
         engine.failures = 0
         if engine.settings.id in self._joined and self._still_known(engine):
             self._post(InstanceObserved(InstanceId(engine.settings.id), scrape.gauges))
-
-    def _note_capacity(self, engine: Engine, scrape: Scrape) -> bool:
-        changed = scrape.kv_capacity_tokens != engine.kv_capacity_tokens
-        engine.kv_capacity_tokens = scrape.kv_capacity_tokens
-        return changed

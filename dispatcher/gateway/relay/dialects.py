@@ -45,6 +45,13 @@ class Dialect(Protocol):
     def priority_in_body(self) -> bool:
         """Whether the request's body has a `priority` field that engines heed."""
 
+    @property
+    def look_out(self) -> bytes | None:
+        """What an event has inside that is to be classified, however it starts; None for nothing.
+
+        Tokens pass at a glance, by `token_prefix`; with it inside they do not.
+        """
+
     def classify(self, event: bytes) -> EventKind:
         """Tell what one event is; `event` has its field lines, with or without the blank one."""
 
@@ -101,6 +108,7 @@ class _Choices:
 
     usage_on_request = True
     priority_in_body = True
+    look_out = None
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -145,6 +153,7 @@ class _NamedEvents:
 
     usage_on_request = False
     priority_in_body = True
+    look_out = None
 
     def __init__(
         self,

@@ -44,6 +44,8 @@ class RelayOutcome:
     usage: Usage | None = None
     first_token_s: float | None = None
     last_token_s: float | None = None
+    last_tokens: bytes = b""
+    """A stream's last token event, and what was read with it."""
     error: str = ""
     """For people: what went wrong."""
 

@@ -48,7 +48,7 @@ def learn_pattern(dialect: Dialect, event: bytes, known: bytes) -> TokenPattern:
     joint = end + prefix
     lines = joint.count(b"\n")
     empty_choices = dialect.usage_on_request and not prefix.endswith(b"[{")
-    hazard = b"[]" if empty_choices else NO_PREFIX
-    if event.count(b"\n") != lines:
-        prefix = NO_PREFIX  # Lines that the pattern does not tell: none is taken as one.
+    hazard = b"[]" if empty_choices else dialect.look_out or NO_PREFIX
+    if event.count(b"\n") != lines or (empty_choices and dialect.look_out is not None):
+        prefix = NO_PREFIX  # What the pattern does not tell: none is taken as one.
     return TokenPattern(prefix, end, joint, lines, hazard)

@@ -394,5 +394,6 @@ class StreamPump:
             # a read of several events is kept whole: the last of them is meant
             self._read_usage(self._latest[max(0, self._latest.rfind(self._pattern.joint)) :])
         outcome.events, outcome.output_tokens = self._events, self._tokens
+        outcome.last_tokens = self._latest
         if self._tokens:
             outcome.last_token_s = self._last_token_s
