@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,37 @@ async def test_lengths_that_drift_take_the_forest_out_until_a_new_one_has_proved
             await asyncio.gather(*(forest.guess(700 + 60 * n) for n in range(10)))
         assert forest.told["state"] == "in_use"
         assert (await forest.ask()).expected_tokens > 800
+
+
+async def test_a_forest_that_is_worse_than_the_fallback_is_taken_out_of_use_and_called_worse() -> (
+    None
+):
+    rng = random.Random(6)
+
+    def ended() -> tuple[int, str]:
+        # the fallback goes by stage; this forest knows the mean of all
+        stage = rng.choice(("check", "write"))
+        return rng.randint(50, 70) + 80 * (stage == "write"), stage
+
+    async with rig("latest", train_after_calls=400) as forest:
+        for _ in range(60):
+            tokens, stage = ended()
+            forest.forest.learn(forest.spec(stage=stage), tokens)
+        await forest.until_state("in_use")
+        while forest.told["state"] == "in_use":
+            calls = [ended() for _ in range(10)]
+            await asyncio.gather(*(forest.guess(tokens, stage=stage) for tokens, stage in calls))
+        told = forest.told
+        assert (told["state"], told["speaks"]) == ("worse", "fallback")
+        assert re.fullmatch(
+            r"over \d+ calls its pinball loss was \d+% above that of the fallback", told["why"]
+        )
+        assert told["calibration"]["drifted"] is False
+        assert told["against_fallback"]["worse"] is True
+        # another one is wanted soon
+        forest.teach(100)
+        assert told["training"]["number"] == 1
+        await forest.until(lambda: forest.told["training"]["number"] == 2)
 
 
 async def test_features_that_drift_are_noticed_and_learned() -> None:

@@ -299,7 +299,6 @@ def test_a_forest_is_not_believed_before_it_can_be_told_from_the_fallback() -> N
         evidence.catch_up(gone)
         assert evidence.complaint() is not None
 
-
 def test_so_much_at_once_and_so_much_a_second() -> None:
     allowance = Allowance(per_s=10.0, at_once=5.0, now_s=100.0)
     assert [allowance.take(100.0) for _ in range(6)] == [True] * 5 + [False]

@@ -67,7 +67,7 @@ class Comparison:
             return None
         more = self._forest / self._fallback - 1.0 if self._fallback else float("inf")
         calls = len(self._losses)
-        return f"its pinball loss over {calls} calls is {more:.0%} above that of the fallback"
+        return f"over {calls} calls its pinball loss was {more:.0%} above that of the fallback"
 
     def stats(self) -> dict[str, object]:
         """JSON-ready."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from dispatcher.core.types import CallId, LengthEstimate
 from dispatcher.gateway.forest.comparison import LEAST_CALLS, Comparison
+from dispatcher.gateway.forest.health import Complaint, State
 from dispatcher.trained import Coverage
 
 OPEN_MAX = 20_000
@@ -138,15 +139,17 @@ class Evidence:
         """Nothing speaks against it, but too little is known yet."""
         return self._probation > 0 and not self._coverage.verdict().drifted
 
-    def complaint(self) -> str | None:
+    def complaint(self) -> Complaint | None:
         """Why the forest cannot be relied on; `None`: it can."""
         verdict = self._coverage.verdict()
         if verdict.drifted:
-            return verdict.reason
+            return Complaint(State.DRIFTED, verdict.reason)
         if self._probation:
             seen = f"{PROBATION_CALLS - self._probation} of {PROBATION_CALLS} calls seen"
-            return f"lengths had drifted, and the forest trained since is on probation: {seen}"
-        return self._comparison.complaint()
+            why = f"lengths had drifted, and the forest trained since is on probation: {seen}"
+            return Complaint(State.DRIFTED, why)
+        worse = self._comparison.complaint()
+        return None if worse is None else Complaint(State.WORSE, worse)
 
     def stats(self) -> dict[str, object]:
         """JSON-ready."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from enum import StrEnum
+from typing import NamedTuple
 
 log = logging.getLogger("headway.forest")
 
@@ -19,11 +20,24 @@ class State(StrEnum):
     IN_USE = "in_use"
     """The only state in which calls get its estimates."""
     DRIFTED = "drifted"
-    """Lengths are not where it says."""
+    """Its quantiles do not cover what they should."""
+    WORSE = "worse"
+    """Its quantiles are further off than those of the fallback."""
     SLOW = "slow"
     """Its latest estimates came too late."""
     FAILED = "failed"
     """There is none: its process was lost, or training it has failed."""
+
+
+_TROUBLE = frozenset({State.DRIFTED, State.WORSE, State.SLOW, State.FAILED})
+
+
+class Complaint(NamedTuple):
+    """Why a forest that is there cannot be relied on."""
+
+    state: State
+    why: str
+    """In words."""
 
 
 class Health:
@@ -44,7 +58,7 @@ class Health:
             return
         self.state = state
         self._since_s, self._since_unix_s = self._clock(), self._time_of_day()
-        if state in (State.FAILED, State.DRIFTED, State.SLOW):
+        if state in _TROUBLE:
             log.warning("output lengths are those of the fallback now: %s", why)
         else:
             log.info("length forest: %s%s", state.value, f", {why}" if why else "")

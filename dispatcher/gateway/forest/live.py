@@ -261,7 +261,9 @@ class LiveForest:
         self._counters.trained.inc()
         self._trouble = self._slow_s = None
         if not again:
-            self._evidence.new_forest(on_probation=self._health.state is State.DRIFTED)
+            self._evidence.new_forest(
+                on_probation=self._health.state in (State.DRIFTED, State.WORSE)
+            )
         self._settle()
 
     def training_failed(self, why: str) -> None:
@@ -291,7 +293,8 @@ class LiveForest:
         state, why = self._judged()
         self._health.now(state, why)
         # another forest would have to begin its probation anew
-        self._trainer.hurry = state is State.DRIFTED and not self._evidence.on_probation
+        off = state is State.DRIFTED or state is State.WORSE
+        self._trainer.hurry = off and not self._evidence.on_probation
 
     def _judged(self) -> tuple[State, str]:
         if not self._trainer.present:
@@ -304,10 +307,7 @@ class LiveForest:
         if self._slow_s is not None:
             late_s = self._settings.late_s
             return State.SLOW, f"estimates took {self._slow_s:.3g} s; {late_s:g} s is too late"
-        complaint = self._evidence.complaint()
-        if complaint is not None:
-            return State.DRIFTED, complaint
-        return State.IN_USE, ""
+        return self._evidence.complaint() or (State.IN_USE, "")
 
     def stats(self) -> dict[str, object]:
         """JSON-ready; the part of `GET /admin/predictors` about the forest."""
