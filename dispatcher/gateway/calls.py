@@ -70,6 +70,7 @@ class LiveCall:
         "scope",
         "send",
         "sent",
+        "single",
         "spec",
         "started",
         "target",
@@ -92,8 +93,11 @@ class LiveCall:
         send: Send,
         watch: ClientWatch,
         arrived_s: float,
+        single: bool = False,
     ) -> None:
         self.spec = spec
+        #: its client spoke of no workflow: what the scheduler has as one was promised nothing
+        self.single = single
         #: of its tenant: what its workflow's id starts with inside
         self.scope = scope
         self.path = path

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from dispatcher.config import CENTRAL
 from dispatcher.core.coordinator import Coordinator
-from dispatcher.core.types import LengthEstimate, Outcome, Usage
+from dispatcher.core.types import LengthEstimate, Outcome, Usage, WorkflowId
 from dispatcher.core.workflow_types import CallRecord, WorkflowRecord
 from dispatcher.gateway.class_metrics import ClassMetrics
 from dispatcher.gateway.fleet.monitor import Fleet
@@ -151,6 +151,8 @@ class Metrics:
         #: as bounded as their labels: models above, the rest are ours
         self._request_children: dict[tuple[str, str, str], Counter] = {}
         self._wait_children: dict[str, Histogram] = {}
+        #: the workflow that the latest call without one was by itself
+        self._single: WorkflowId | None = None
         self._gauges: _Gauges | None = None
         self._writing = asyncio.Lock()
 
@@ -163,8 +165,16 @@ class Metrics:
             child = self._request_children[key] = self.requests.labels(*key)
         child.inc()
 
-    def call(self, record: CallRecord, sequences: int) -> None:
-        """One scheduled call is over; `sequences` were written side by side in it."""
+    def call(self, record: CallRecord, sequences: int, *, single: bool = False) -> None:
+        """One scheduled call is over.
+
+        Args:
+            record: What became of it.
+            sequences: Were written side by side in it.
+            single: Its client spoke of no workflow and no end-to-end SLO. What it was by itself
+                ends next, and has neither kept nor missed what nobody promised.
+        """
+        self._single = record.placement.workflow_id if single else None
         self.classes.call_ended(record)
         self.duration.observe(record.ended_s - record.arrived_s)
         if record.dispatched_s is not None:
@@ -199,6 +209,8 @@ class Metrics:
         if record.outcome is Outcome.CANCELLED:
             return
         self.workflow_duration.labels(name).observe(max(0.0, record.duration_s))
+        if record.workflow_id == self._single:
+            return
         self.workflow_slo.labels(name, "met" if record.met_slo else "missed").inc()
 
     def watch(

@@ -330,7 +330,7 @@ class Gateway:
             return
         self._traffic.call_ended(call.spec, record)
         metrics.request(call.path, call.spec.model, record.outcome.value)
-        metrics.call(record, call.spec.seats)
+        metrics.call(record, call.spec.seats, single=call.single)
         usage = None if result is None else result.usage
         if usage is not None:
             metrics.used(usage)

@@ -76,6 +76,46 @@ async def test_a_stream_is_held_against_its_timeline(headers: dict[str, str], ou
     assert "call_class" not in told
 
 
+async def workflows(running: Running) -> dict[tuple[str, str], float]:
+    """Workflows by application and by how their SLO was kept."""
+    page = (await running.http.get("/metrics")).text
+    return {
+        (sample.labels["workflow"], sample.labels["outcome"]): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == "headway_workflow_slo_total"
+    }
+
+
+async def test_a_call_that_speaks_of_no_workflow_keeps_and_misses_no_workflows_slo() -> None:
+    impossible = {"default": {"slo_s": 0.000_001, "idle_s": 300}}
+    async with (
+        scripted(ok) as (engine,),
+        gateway([engine.url], workflows=impossible) as running,
+    ):
+        await running.chat(headers={"x-request-id": "twice"})
+        await running.chat(stream=True)
+        await running.until_empty()
+        assert await workflows(running) == {}
+        page = (await running.http.get("/metrics")).text
+        assert 'headway_workflow_duration_seconds_count{workflow="default"} 2.0' in page
+        # any word about a workflow makes it one; the id that a single call was given does, too
+        for said in (
+            {"x-headway-workflow": "reports"},
+            {"x-headway-workflow-id": "w", "x-headway-final": "1"},
+            {"x-headway-slo-ms": "1000000"},
+            {"x-headway-workflow-id": "single-twice", "x-headway-final": "1"},
+        ):
+            assert (await running.chat(headers=said)).status_code == 200
+            await running.chat()
+        await running.until_empty()
+        assert await workflows(running) == {
+            ("reports", "missed"): 1.0,
+            ("default", "missed"): 2.0,
+            ("default", "met"): 1.0,
+        }
+
+
 async def test_the_lag_is_that_of_the_latest_token_against_its_own_moment() -> None:
     """Due 0 s, 1 ms and 2 ms after the first: the pause shows, less what was due meanwhile."""
     headers = {"x-headway-slo-tpot-ms": "1", "x-request-id": "c"}

@@ -91,7 +91,15 @@ class ScheduledEndpoint:
             return
         try:
             async with ClientWatch(receive) as watch:
-                call = self._call(request, spec, facts, raw, watch, scope=terms.scope)
+                call = self._call(
+                    request,
+                    spec,
+                    facts,
+                    raw,
+                    watch,
+                    scope=terms.scope,
+                    single=hints.of_no_workflow,
+                )
                 await self._run(call, early=hints.early_headers and facts.stream)
         finally:
             tenant.leave()
@@ -132,6 +140,7 @@ class ScheduledEndpoint:
         watch: ClientWatch,
         *,
         scope: str,
+        single: bool,
     ) -> LiveCall:
         query = request.scope.get("query_string", b"")
         return LiveCall(
@@ -147,6 +156,7 @@ class ScheduledEndpoint:
             send=request.send,
             watch=watch,
             arrived_s=self._gateway.clock(),
+            single=single,
         )
 
     async def _run(self, call: LiveCall, *, early: bool) -> None:

@@ -64,6 +64,11 @@ class Hints:
     idempotency_key: str | None = None
     early_headers: bool = False
 
+    @property
+    def of_no_workflow(self) -> bool:
+        """Neither a workflow nor an application is named, and no end-to-end SLO is asked for."""
+        return self.workflow_id is None and self.application is None and self.slo_s is None
+
 
 _NOTHING_SAID = Hints()
 _ALL_HEADERS = frozenset(
