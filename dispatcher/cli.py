@@ -114,7 +114,13 @@ def emulate(  # noqa: PLR0917 - these are options
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     time_scale: Annotated[float, typer.Option(help="times faster than real time")] = 1.0,
     max_num_seqs: Annotated[int, typer.Option(min=1, help="seats")] = 256,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(min=1, help="tokens per iteration", show_default="as vLLM's")
+    ] = None,
     kv_blocks: Annotated[int | None, typer.Option(min=1, help="default: what fits")] = None,
+    offload_blocks: Annotated[
+        int, typer.Option(min=0, help="KV blocks in host memory that evicted ones come back from")
+    ] = 0,
     stream_interval: Annotated[int, typer.Option(min=1, help="tokens per event")] = 1,
     replies: Annotated[Path | None, typer.Option(help="scripts texts by pattern")] = None,
     seed: Annotated[int, typer.Option(help="of lengths and texts")] = 0,
@@ -131,7 +137,9 @@ def emulate(  # noqa: PLR0917 - these are options
                 "host": host,
                 "time_scale": time_scale,
                 "max_num_seqs": max_num_seqs,
+                "max_num_batched_tokens": max_num_batched_tokens,
                 "kv_blocks": kv_blocks,
+                "offload_blocks": offload_blocks,
                 "stream_interval": stream_interval,
                 "replies": replies,
                 "seed": seed,

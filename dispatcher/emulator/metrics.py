@@ -230,6 +230,8 @@ class EngineMetrics(Collector):
             ("generation_tokens", "Number of generation tokens.", self._generation_tokens),
             ("prefix_cache_queries", "Queried tokens.", model.prefix_queries_tokens),
             ("prefix_cache_hits", "Cached tokens.", model.prefix_hits_tokens),
+            ("external_prefix_cache_queries", "Queried tokens.", model.offload_queries_tokens),
+            ("external_prefix_cache_hits", "Cached tokens.", model.offload_hits_tokens),
             ("num_preemptions", "Cumulative number of preemptions.", model.preemptions),
         ):
             family = CounterMetricFamily(f"vllm:{name}", documentation, labels=_LABELS)

@@ -31,6 +31,9 @@ class EmulatorSettings(BaseModel):
     max_num_seqs: int = Field(256, ge=1, description="seats")
     max_num_batched_tokens: int | None = Field(None, ge=1, description="tokens per iteration")
     kv_blocks: int | None = Field(None, ge=1, description="KV cache blocks; default: what fits")
+    offload_blocks: int = Field(
+        0, ge=0, description="KV blocks in host memory; vLLM's kv_offloading_size in blocks"
+    )
     block_size: int = Field(16, ge=1, description="tokens per KV block")
     max_model_len: int | None = Field(None, ge=2, description="context length, tokens")
     scheduling_policy: Literal["fcfs", "priority"] = "priority"
@@ -70,16 +73,16 @@ class EmulatorSettings(BaseModel):
             LookupError: Unknown GPU or model size.
             ValueError: The model does not fit, or a limit is out of range.
         """
-        max_num_batched_tokens = self.max_num_batched_tokens
         return EngineConfig.sized(
             gpu_profile(self.gpu),
             model_profile(self.size),
             tp=self.tp,
             max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_batched_tokens=self.max_num_batched_tokens,
             num_blocks=self.kv_blocks,
             block_size=self.block_size,
             max_model_len=self.max_model_len,
             scheduling_policy=self.scheduling_policy,
             enable_prefix_caching=self.enable_prefix_caching,
+            offload_blocks=self.offload_blocks,
         )

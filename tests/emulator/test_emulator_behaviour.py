@@ -111,6 +111,30 @@ async def test_a_prompt_seen_before_is_cached(client: httpx.AsyncClient):
     assert await metric(client, "vllm:prefix_cache_hits_total") == full
 
 
+async def test_what_fell_into_host_memory_comes_back_from_there():
+    # 40 blocks: the second prompt evicts the first one's
+    small = {"kv_blocks": 40, "max_model_len": 600, "max_num_seqs": 4}
+    first, second = (chat_body(f"{word} " * 400) for word in ("one", "two"))
+    async with engine(**small, offload_blocks=100) as client:
+        cold = (await client.post(CHAT, json=first)).json()["usage"]
+        full = (cold["prompt_tokens"] - 1) // 16 * 16
+        assert 320 < full < 600
+        await client.post(CHAT, json=second)
+        warm = (await client.post(CHAT, json=first)).json()["usage"]
+        assert warm["prompt_tokens_details"]["cached_tokens"] == full
+        near = await metric(client, "vllm:prefix_cache_hits_total")
+        far = await metric(client, "vllm:external_prefix_cache_hits_total")
+        assert near + far >= full > near
+        assert await metric(client, "vllm:prompt_tokens_cached_total") == near + far
+        asked = await metric(client, "vllm:prefix_cache_queries_total")
+        assert await metric(client, "vllm:external_prefix_cache_queries_total") == asked - near
+    async with engine(**small) as client:
+        for body in (first, second, first):
+            usage = (await client.post(CHAT, json=body)).json()["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] < full
+        assert await metric(client, "vllm:external_prefix_cache_queries_total") == 0
+
+
 async def test_answers_depend_on_body_and_seed_only():
     async def answer(seed: int, **fields: Any) -> str:
         async with engine(seed=seed) as client:
@@ -199,6 +223,7 @@ async def test_metrics_parse_and_count(client: httpx.AsyncClient):
         *("vllm:num_requests_waiting_by_reason", "vllm:cache_config_info", "vllm:prompt_tokens"),
         *("vllm:prompt_tokens_cached", "vllm:generation_tokens", "vllm:prefix_cache_queries"),
         *("vllm:prefix_cache_hits", "vllm:request_success", "vllm:num_preemptions"),
+        *("vllm:external_prefix_cache_queries", "vllm:external_prefix_cache_hits"),
         *("vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds"),
         *("vllm:request_time_per_output_token_seconds", "vllm:e2e_request_latency_seconds"),
         *("vllm:request_queue_time_seconds", "vllm:request_inference_time_seconds"),
