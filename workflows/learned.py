@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dispatcher.core.workflow_types import WorkflowRecord
 from workflows.budgets import Budgets
+from workflows.durations import Durations
 from workflows.ending import lessons
 from workflows.graph_history import GraphHistory, NewIndex
 from workflows.model import Workflow
@@ -28,6 +30,7 @@ class LearnedStructure:
         self.templates = templates or Templates(max_stages=settings.max_stages)
         self.graphs = GraphHistory(settings.graphs, _index(settings.structure))
         self.tools = ToolGaps(settings.max_tools)
+        self.durations = Durations()
 
     def budgets(self) -> Budgets:
         """Budgets by the structure that is asked."""
@@ -41,9 +44,11 @@ class LearnedStructure:
             foresee=settings.structure is not Structure.NONE,
         )
 
-    def learn(self, workflow: Workflow) -> None:
+    def learn(self, workflow: Workflow, record: WorkflowRecord) -> None:
         """Take one that has ended; it teaches where it went well and was seen whole."""
         visits = lessons(workflow)
+        if visits:
+            self.durations.learn(workflow.application, record.duration_s)
         self.templates.learn(workflow.application, visits)
         graph = graph_of(workflow) if visits else None
         if graph is not None:
@@ -64,6 +69,7 @@ class LearnedStructure:
             "graphs": self.graphs.dump(),
             "tools": self.tools.dump(),
             "tool_windows": self.tools.dump_windows(),
+            "durations": self.durations.dump(),
         }
 
     def load(self, state: Mapping[str, object]) -> None:
@@ -75,15 +81,19 @@ class LearnedStructure:
         """
         templates, tools = _objects(state["templates"], state["tools"])
         graphs, windows = _objects(state.get("graphs", {}), state.get("tool_windows", {}))
+        (durations,) = _objects(state.get("durations", {}))
         fresh = GraphHistory(self._settings.graphs, _index(self._settings.structure))
+        fresh_durations = Durations()
         try:
             fresh.load(graphs)
+            fresh_durations.load(durations)
             ToolGaps(self._settings.max_tools).load(tools, windows)
             self.templates.load(templates)
         except TypeError as error:
             raise ValueError(f"snapshot: not as expected ({error})") from error
         self.tools.load(tools, windows)
         self.graphs.adopt(fresh)
+        self.durations = fresh_durations
 
 
 def _objects(*states: object) -> list[dict[str, object]]:

@@ -112,6 +112,17 @@ class Plan:
             return max(tails.values(), default=0.0)
         return max((tails[n] for n in self._after[name]), default=0.0)
 
+    def children(self, name: str) -> int:
+        """Stages that wait for a declared one."""
+        return len(self._after[name])
+
+    def height(self, name: str) -> int:
+        """Stages on the longest path after a declared one."""
+        heights: dict[str, int] = {}
+        for stage in reversed(self._order):
+            heights[stage] = max((heights[n] + 1 for n in self._after[stage]), default=0)
+        return heights[name]
+
     def _known(self, stage: StagePlan, ended: Collection[str]) -> tuple[str, ...]:
         before = []
         for name in dict.fromkeys(stage.after):

@@ -5,7 +5,7 @@ Implements `dispatcher.core.ports.WorkflowTracker`. Each event costs O(stages of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from dispatcher.core.errors import InvariantError
 from dispatcher.core.ports import TrackerUpdate, WorkSeconds
@@ -20,22 +20,20 @@ from dispatcher.core.workflow_types import (
 )
 from workflows import snapshot as snapshots
 from workflows import stages
-from workflows.archive import Archive
 from workflows.beginning import new_workflow
 from workflows.bounds import MAX_S, MAX_WORK_S, cut, tokens
 from workflows.ending import close_books, closing_of
-from workflows.explain import explain, line
 from workflows.idle import IdleQueue
-from workflows.learned import LearnedStructure
 from workflows.model import Call, State, Workflow
 from workflows.plan import Plan, check_slo_s
+from workflows.questions import Questions
 from workflows.settings import TrackerSettings
 from workflows.templates import Templates
 
 _NOTHING = TrackerUpdate()
 
 
-class Tracker:
+class Tracker(Questions):
     """Puts calls into workflows.
 
     Example:
@@ -53,19 +51,11 @@ class Tracker:
     def __init__(
         self, settings: TrackerSettings | None = None, templates: Templates | None = None
     ) -> None:
-        self.settings = settings or TrackerSettings()
-        learned = self._learned = LearnedStructure(self.settings, templates)
-        self.templates, self.graphs, self.tools = learned.templates, learned.graphs, learned.tools
-        self._budgets = learned.budgets()
-        self._live: dict[WorkflowId, Workflow] = {}  # oldest first
-        self._calls: dict[CallId, tuple[Call, Workflow]] = {}
+        super().__init__(settings, templates)
         #: live workflows without live calls
         self._idle = IdleQueue()
         #: records of workflows that were pushed out by newer ones, to be told with the next update
         self._pushed_out: list[WorkflowRecord] = []
-        self._archive = Archive(self.settings)
-        #: latest moment seen
-        self._now_s = float("-inf")
 
     # --- calls ---
 
@@ -271,45 +261,6 @@ class Tracker:
         """When `expire` has something to do; `None`: no workflow is silent."""
         return self._now_s if self._pushed_out else self._idle.next_due_s()
 
-    # --- questions ---
-
-    def live_calls(self, workflow_id: WorkflowId) -> Collection[CallId]:
-        """Its calls that have not ended, in order of arrival; empty when unknown."""
-        workflow = self._live.get(workflow_id)
-        return () if workflow is None else tuple(workflow.live)
-
-    def remaining_work_s(self, workflow_id: WorkflowId, work_s: WorkSeconds) -> float:
-        """Predicted work left along the critical path; 0 when unknown."""
-        workflow = self._live.get(workflow_id)
-        return 0.0 if workflow is None else self._budgets.remaining_work_s(workflow, work_s)
-
-    def gap_s(self, tool: str | None, p: float) -> float | None:
-        """Seconds that a tool stays within with probability `p`; `None`: none was ever seen."""
-        return self.tools.quantile_s(tool or None, p)
-
-    def explain(self, workflow_id: WorkflowId) -> Mapping[str, object] | None:
-        """Everything a user would ask, JSON-ready, as of the latest event."""
-        workflow = self._live.get(workflow_id) or self._archive.get(workflow_id)
-        return None if workflow is None else explain(workflow, self._now_s)
-
-    def workflows(self) -> Sequence[Mapping[str, object]]:
-        """Live workflows, oldest first, JSON-ready, one line each."""
-        return [line(each, self._now_s) for each in self._live.values()]
-
-    def stats(self) -> Mapping[str, object]:
-        """What structure and tool gaps are predicted from, JSON-ready."""
-        return self._learned.stats()
-
-    @property
-    def live(self) -> int:
-        """Live workflows."""
-        return len(self._live)
-
-    @property
-    def explainable(self) -> int:
-        """Ended workflows that are still remembered."""
-        return len(self._archive)
-
     # --- across restarts ---
 
     def snapshot(self, now_s: float) -> dict[str, object]:
@@ -361,7 +312,7 @@ class Tracker:
         del self._live[workflow.workflow_id]
         self._idle.discard(workflow.workflow_id, workflow.idle_s)
         record = close_books(workflow, state)
-        self._learned.learn(workflow)
+        self._learned.learn(workflow, record)
         self._archive.keep(workflow, self._now_s)
         return record
 

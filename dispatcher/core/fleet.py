@@ -19,6 +19,7 @@ from dispatcher.core.ports import CostModel, WorkflowTracker, WorkSeconds
 from dispatcher.core.sessions import Session, Sessions
 from dispatcher.core.types import CallId, CallSpec, InstanceId, InstanceSpec, WorkflowId
 from dispatcher.core.views import AttemptView, CallView, InstanceView
+from dispatcher.core.workflow_types import Remaining, StageShape
 
 _MEANS_MAX_AGE_S = 1.0
 _MEANS_BOUND = 256
@@ -145,10 +146,6 @@ class Fleet:
         uncached = prompt - self.sessions.cached_tokens(spec, own)
         return self._costs.prefill_s(own.instance_id, uncached)
 
-    def prompt_s(self, tokens: float, instance: InstanceView) -> float:
-        """t_pre of so many tokens there."""
-        return self._costs.prefill_s(instance.spec.instance_id, tokens)
-
     def mean_prefill_s(self, call: CallView) -> float:
         """t_pre averaged over the instances that fit."""
         known = self._calls.get(call.spec.call_id)
@@ -199,6 +196,25 @@ class Fleet:
     def gap_s(self, tool: str | None, p: float) -> float | None:
         """Seconds that the tool stays within with probability `p`; `None`: none was seen."""
         return self._tracker.gap_s(tool, p)
+
+    def remaining(self, workflow_id: WorkflowId) -> Remaining | None:
+        """How long a workflow still takes; over the instances that its calls fit."""
+        live = next(iter(self._tracker.live_calls(workflow_id)), None)
+        call = None if live is None else self._calls.get(live)
+        among = frozenset(self._all) if call is None else call.candidates
+        return self._tracker.remaining(workflow_id, self.work_s(among))
+
+    def uncertainty(self, call: CallView) -> float:
+        """R(X) of the call's stage, bit x seconds."""
+        return self._tracker.uncertainty(call.spec.call_id)
+
+    def stage_shape(self, call: CallView) -> StageShape | None:
+        """Where the call's stage stands in its workflow's graph."""
+        return self._tracker.stage_shape(call.spec.call_id)
+
+    def application_mean_s(self, application: str) -> float | None:
+        """Mean duration of the application's workflows that finished well."""
+        return self._tracker.application_mean_s(application)
 
     def tpot_s(self, instance: InstanceView) -> float:
         """Time per output token at the load the instance is about to have."""

@@ -28,8 +28,10 @@ from dispatcher.core.views import CallView, FleetView, InstanceView
 from dispatcher.core.workflow_types import (
     CallResult,
     Placement,
+    Remaining,
     StageBudget,
     StagePlan,
+    StageShape,
     WorkflowDeclaration,
     WorkflowRecord,
 )
@@ -334,6 +336,21 @@ class WorkflowTracker(Protocol):
 
     def remaining_work_s(self, workflow_id: WorkflowId, work_s: WorkSeconds) -> float:
         """Predicted work left along the critical path; 0 when unknown."""
+
+    def remaining(self, workflow_id: WorkflowId, work_s: WorkSeconds) -> Remaining | None:
+        """How long it still takes, given what of it has ended; `None`: it is not alive."""
+
+    def uncertainty(self, call_id: CallId) -> float:
+        """R(X) of the call's stage: what its end would tell of later ones, in bit x seconds.
+
+        At least 0; 0 where no model speaks, or the call is not live (LLMSched, Eq. 6).
+        """
+
+    def stage_shape(self, call_id: CallId) -> StageShape | None:
+        """Where the call's stage stands in its workflow's graph; `None`: the call is not live."""
+
+    def application_mean_s(self, application: str) -> float | None:
+        """Mean duration of its workflows that finished well; `None`: none has."""
 
     def gap_s(self, tool: str | None, p: float) -> float | None:
         """Seconds that a tool stays within with probability `p`; `None`: none was ever seen.

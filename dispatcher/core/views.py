@@ -16,7 +16,7 @@ from dispatcher.core.types import (
     SeatTag,
     WorkflowId,
 )
-from dispatcher.core.workflow_types import Placement, StageBudget
+from dispatcher.core.workflow_types import Placement, Remaining, StageBudget, StageShape
 
 
 class CallView(Protocol):
@@ -175,9 +175,6 @@ class FleetView(Protocol):
     def prefill_s(self, call: CallView, instance: InstanceView) -> float:
         """t_pre of one prompt of the call there, what it has generated and caches included."""
 
-    def prompt_s(self, tokens: float, instance: InstanceView) -> float:
-        """t_pre of so many prompt tokens there, none of them cached; above 0."""
-
     def mean_prefill_s(self, call: CallView) -> float:
         """t_pre of one prompt of the call, averaged over the instances that fit it."""
 
@@ -187,6 +184,9 @@ class FleetView(Protocol):
         One after another, and the fixed time of a prefill counted once: an engine computes several
         prompts in one iteration.
         """
+
+    def prompt_s(self, tokens: float, instance: InstanceView) -> float:
+        """t_pre of so many prompt tokens there, none of them cached; above 0."""
 
     def cached_tokens(self, call: CallView, instance: InstanceView) -> float:
         """Tokens of one prompt of the call that the instance's prefix cache should hold."""
@@ -230,3 +230,15 @@ class FleetView(Protocol):
 
     def call(self, call_id: CallId) -> CallView | None:
         """A call that has not ended."""
+
+    def remaining(self, workflow_id: WorkflowId) -> Remaining | None:
+        """How long a workflow still takes at the fleet's present load; `None`: not alive."""
+
+    def uncertainty(self, call: CallView) -> float:
+        """R(X) of the call's stage, bit x seconds; 0 where no application model speaks."""
+
+    def stage_shape(self, call: CallView) -> StageShape | None:
+        """Where the call's stage stands in its workflow's graph; `None`: the call has ended."""
+
+    def application_mean_s(self, application: str) -> float | None:
+        """Mean duration of the application's workflows that finished well; `None`: none has."""

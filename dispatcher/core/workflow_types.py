@@ -46,6 +46,40 @@ class StageBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class Remaining:
+    """How long a workflow still takes, as far as finished ones tell (LLMSched, section IV-B).
+
+    Seconds from now at the fleet's present load, waiting not counted: 0 <= low <= high, and the
+    mean between them.
+    """
+
+    mean_s: float
+    """Expected, along the critical path."""
+    low_s: float
+    """5 % quantile."""
+    high_s: float
+    """95 % quantile."""
+    work_s: float
+    """Expected work of all that is left, what runs side by side added up."""
+    known: bool
+    """An application model says so; else budgets do, and the interval may have no width."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageShape:
+    """Where a stage stands in its workflow's graph, as far as it is known."""
+
+    depth: int
+    """0 for the first stage."""
+    height: int
+    """Stages on the longest path after it."""
+    children: int
+    """Stages that wait for it."""
+    tasks: int
+    """Calls side by side, at least 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class StagePlan:
     """One stage as declared or posted by a client; lengths in tokens where known."""
 

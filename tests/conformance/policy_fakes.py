@@ -19,7 +19,7 @@ from dispatcher.core.types import (
     WorkflowId,
 )
 from dispatcher.core.views import AttemptView, CallView, InstanceView, SessionView
-from dispatcher.core.workflow_types import Placement, StageBudget
+from dispatcher.core.workflow_types import Placement, Remaining, StageBudget, StageShape
 
 PREFILL_S_PER_TOKEN = 0.0005
 DECODE_S_PER_TOKEN = 0.02
@@ -151,6 +151,10 @@ class FakeFleet:
     instances: dict[InstanceId, InstanceView] = field(default_factory=dict)
     calls: dict[CallId, CallView] = field(default_factory=dict)
     sessions: dict[WorkflowId, FakeSession] = field(default_factory=dict)
+    remainders: dict[WorkflowId, Remaining] = field(default_factory=dict)
+    uncertainties: dict[CallId, float] = field(default_factory=dict)
+    shapes: dict[CallId, StageShape] = field(default_factory=dict)
+    application_means_s: dict[str, float] = field(default_factory=dict)
 
     def fits(self, call: CallView, instance: InstanceView) -> bool:
         """By model and task."""
@@ -215,6 +219,23 @@ class FakeFleet:
     def gap_s(self, tool: str | None, p: float) -> float | None:
         """A second, and more for rarer ones."""
         return 2.0 * p
+
+    def remaining(self, workflow_id: WorkflowId) -> Remaining | None:
+        """As set, else nothing is known."""
+        return self.remainders.get(workflow_id)
+
+    def uncertainty(self, call: CallView) -> float:
+        """As set, else none."""
+        return self.uncertainties.get(call.spec.call_id, 0.0)
+
+    def stage_shape(self, call: CallView) -> StageShape | None:
+        """As set, else a lone stage."""
+        lone = StageShape(depth=0, height=0, children=0, tasks=1)
+        return self.shapes.get(call.spec.call_id, lone)
+
+    def application_mean_s(self, application: str) -> float | None:
+        """As set, else unknown."""
+        return self.application_means_s.get(application)
 
     def tpot_s(self, instance: InstanceView) -> float:
         """The same at every load."""

@@ -33,7 +33,7 @@ from dispatcher.core.types import (
     Usage,
     WorkflowId,
 )
-from dispatcher.core.workflow_types import Placement, StageBudget
+from dispatcher.core.workflow_types import Placement, Remaining, StageBudget, StageShape
 
 
 class FlatLengths:
@@ -129,6 +129,19 @@ class FlatTracker:
 
     def remaining_work_s(self, workflow_id, work_s):
         return work_s(100.0, 100.0)
+
+    def remaining(self, workflow_id, work_s):
+        work = work_s(100.0, 100.0)
+        return Remaining(work, work, work, work, known=False)
+
+    def uncertainty(self, call_id):
+        return 0.0
+
+    def stage_shape(self, call_id):
+        return StageShape(depth=0, height=0, children=0, tasks=1) if call_id in self.live else None
+
+    def application_mean_s(self, application):
+        return None
 
     def explain(self, workflow_id):
         return None

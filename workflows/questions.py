@@ -1,0 +1,94 @@
+"""What may be asked of the tracker, and the books that answer. Asking changes no workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from dispatcher.core.ports import WorkSeconds
+from dispatcher.core.types import CallId, WorkflowId
+from dispatcher.core.workflow_types import Remaining, StageShape
+from workflows.archive import Archive
+from workflows.explain import explain, line
+from workflows.learned import LearnedStructure
+from workflows.model import Call, Workflow
+from workflows.settings import TrackerSettings
+from workflows.shapes import shape_of
+from workflows.templates import Templates
+
+
+class Questions:
+    """The tracker's books, read only; `Tracker` writes them."""
+
+    def __init__(
+        self, settings: TrackerSettings | None = None, templates: Templates | None = None
+    ) -> None:
+        self.settings = settings or TrackerSettings()
+        learned = self._learned = LearnedStructure(self.settings, templates)
+        self.templates, self.graphs, self.tools = learned.templates, learned.graphs, learned.tools
+        self._budgets = learned.budgets()
+        self._live: dict[WorkflowId, Workflow] = {}  # oldest first
+        self._calls: dict[CallId, tuple[Call, Workflow]] = {}
+        self._archive = Archive(self.settings)
+        #: latest moment seen
+        self._now_s = float("-inf")
+
+    def live_calls(self, workflow_id: WorkflowId) -> Collection[CallId]:
+        """Its calls that have not ended, in order of arrival; empty when unknown."""
+        workflow = self._live.get(workflow_id)
+        return () if workflow is None else tuple(workflow.live)
+
+    def remaining_work_s(self, workflow_id: WorkflowId, work_s: WorkSeconds) -> float:
+        """Predicted work left along the critical path; 0 when unknown."""
+        workflow = self._live.get(workflow_id)
+        return 0.0 if workflow is None else self._budgets.remaining_work_s(workflow, work_s)
+
+    def remaining(self, workflow_id: WorkflowId, work_s: WorkSeconds) -> Remaining | None:
+        """How long it still takes, given what of it has ended; `None`: it is not alive."""
+        workflow = self._live.get(workflow_id)
+        if workflow is None:
+            return None
+        work = self._budgets.remaining_work_s(workflow, work_s)
+        return Remaining(work, work, work, work, known=False)
+
+    def uncertainty(self, call_id: CallId) -> float:
+        """R(X) of the call's stage, bit x seconds (LLMSched, Eq. 6); 0 where nothing is known."""
+        return 0.0
+
+    def stage_shape(self, call_id: CallId) -> StageShape | None:
+        """Where the call's stage stands in its workflow's graph; `None`: the call is not live."""
+        known = self._calls.get(call_id)
+        if known is None:
+            return None
+        call, workflow = known
+        return shape_of(workflow, call.visit, self.templates.get(workflow.application))
+
+    def application_mean_s(self, application: str) -> float | None:
+        """Mean duration of its workflows that finished well; `None`: none has."""
+        return self._learned.durations.mean_s(application)
+
+    def gap_s(self, tool: str | None, p: float) -> float | None:
+        """Seconds that a tool stays within with probability `p`; `None`: none was ever seen."""
+        return self.tools.quantile_s(tool or None, p)
+
+    def explain(self, workflow_id: WorkflowId) -> Mapping[str, object] | None:
+        """Everything a user would ask, JSON-ready, as of the latest event."""
+        workflow = self._live.get(workflow_id) or self._archive.get(workflow_id)
+        return None if workflow is None else explain(workflow, self._now_s)
+
+    def workflows(self) -> Sequence[Mapping[str, object]]:
+        """Live workflows, oldest first, JSON-ready, one line each."""
+        return [line(each, self._now_s) for each in self._live.values()]
+
+    def stats(self) -> Mapping[str, object]:
+        """What structure and tool gaps are predicted from, JSON-ready."""
+        return self._learned.stats()
+
+    @property
+    def live(self) -> int:
+        """Live workflows."""
+        return len(self._live)
+
+    @property
+    def explainable(self) -> int:
+        """Ended workflows that are still remembered."""
+        return len(self._archive)
