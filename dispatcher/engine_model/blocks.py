@@ -123,16 +123,6 @@ class BlockPool:
                 idle[content] = None
         self._blank += private
 
-    def give_up(self, shared: Sequence[int]) -> None:
-        """Hold these blocks once less each; what is idle then is evicted next, the last first."""
-        holders, idle = self._holders, self._idle
-        for content in shared:
-            left = holders[content] - 1
-            holders[content] = left
-            if not left:
-                idle[content] = None
-                idle.move_to_end(content, last=False)
-
     def discard(self, hashes: Sequence[int]) -> list[int]:
         """Forget those of this content that nobody holds; return them."""
         dropped = [content for content in hashes if content in self._idle]

@@ -51,7 +51,7 @@ class EngineModel(Scheduler):
         Until a request of this session gets a seat, until `release`, until the first iteration
         that begins at `until_s` or later, or until a running request would have to be preempted or
         nothing could run: the session with the most blocks is dropped first then. Content that is
-        given up is the next to be evicted. A second call takes the place of the first.
+        given up goes to the end of the eviction order. A second call takes the place of the first.
 
         Raises:
             ValueError: The engine was launched without `enable_preserve`.

@@ -2,7 +2,8 @@
 
 InferCept's *Preserve* (arXiv:2402.01869, section 3), which vLLM does not have. Kept blocks count as
 held; they are given up where the session goes on, when its time is over, or, largest session first,
-where running requests would have to be preempted or nothing could run at all.
+where running requests would have to be preempted or nothing could run at all. Content that is given
+up is idle then, as that of a request that has just ended.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class PausedSessions:
         kept = self._kept.pop(session, None)
         if kept is None:
             return False
-        self._pool.give_up(kept.hashes)
+        self._pool.release(private=0, shared=kept.hashes)
         if kept.until_s <= self.next_expiry_s:
             self.next_expiry_s = min((k.until_s for k in self._kept.values()), default=math.inf)
         return True

@@ -68,16 +68,16 @@ def test_a_preserve_expires_with_the_first_iteration_at_its_moment():
     assert engine.next_expiry_s == math.inf
 
 
-def test_what_is_given_up_is_evicted_next():
+def test_what_is_given_up_goes_as_if_it_had_just_been_used():
     engine = engine_that_preserves()
     serve(engine, make_request("a", prompt=12, hashes=SESSION))
     engine.preserve("session", SESSION, math.inf)
-    older = fill(engine, 10)
+    later = fill(engine, 10)
     assert engine.release("session")
     assert not engine.release("session"), "nothing is held for it any more"
-    blank = 16 - 3 - len(older)
-    assert engine.residency(SESSION).free_before == blank
-    assert engine.residency(older).free_before == blank + 3
+    blank = 16 - 3 - len(later)
+    assert engine.residency(later).free_before == blank
+    assert engine.residency(SESSION).free_before == blank + len(later)
 
 
 def test_running_requests_take_the_largest_preserve_before_they_take_from_each_other():

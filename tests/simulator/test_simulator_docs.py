@@ -19,7 +19,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_a_trace_is_played_with_the_faults_that_are_shown() -> None:
-    play, _measured, faults = EXAMPLES
+    play, faults = EXAMPLES[0], EXAMPLES[3]
     names: dict[str, object] = {}
     with contextlib.redirect_stdout(io.StringIO()) as said:
         exec(play, names)
@@ -46,3 +46,13 @@ def test_measured_engines_come_from_the_file(tmp_path: Path) -> None:
     fleet = names["fleet"]
     assert isinstance(fleet, list)
     assert [engine.instance_id for engine in fleet] == [profile.url]
+
+
+def test_the_engine_that_keeps_contexts_finds_more_than_one_that_does_not() -> None:
+    begin, control = EXAMPLES[0].partition("fleet =")[0], EXAMPLES[2]
+    hits = []
+    for text in (control, control.replace("control=KeepsContexts", "control=None")):
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            exec(begin + text, {})
+        hits.append(int(said.getvalue().split()[0]))
+    assert hits[0] > hits[1] > 0
