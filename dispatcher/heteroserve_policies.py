@@ -14,7 +14,7 @@ from policies.batch_limits import BatchAdmission, BatchLimits, BatchScope, Batch
 from policies.capability_score import CapabilityScore, PromptWindow, RegimeChoice
 from policies.context_footprints import ContextFootprints
 from policies.fcfs import Fcfs
-from policies.heteroserve import Feedback, HeteroServe
+from policies.heteroserve import Feedback, HeteroServe, LatencyTest
 from policies.latency_aware import LatencyAware
 from policies.length_bins import LengthBins
 from policies.proportional_routing import ProportionalRouting, bandwidth, memory, peak_rate
@@ -66,7 +66,7 @@ class HeteroServeParams(LatencyAwareParams):
     form: Literal["settled", "paper"] = Field(
         "settled",
         description="what feedback, order and latency_test are where they are null: backlog, "
-        "shortest-first, true; or as published: requests, fcfs, false",
+        "shortest-first, bin; or as published: requests, fcfs, none",
     )
     feedback: Feedback | None = Field(
         None,
@@ -76,8 +76,10 @@ class HeteroServeParams(LatencyAwareParams):
     order: QueueOrder | None = Field(
         None, description="at each engine: the shortest prefill first, the late last; or by arrival"
     )
-    latency_test: bool | None = Field(
-        None, description="prefer engines where calls of such a length would be in time (backlog)"
+    latency_test: LatencyTest | None = Field(
+        None,
+        description="prefer engines where the first token would be in time: of the bin's p90 "
+        "prompt, of the call's own, or do not ask (none); takes feedback in seconds",
     )
     mode: ChoiceMode = Field(
         "argmax", description="the highest weight, a draw by weight, or smooth weighted turns"
@@ -151,7 +153,7 @@ def _heteroserve(params: HeteroServeParams, services: PolicyServices) -> Policy:
     settled = params.form == "settled"
     feedback: Feedback = params.feedback or ("backlog" if settled else "requests")
     order: QueueOrder = params.order or ("shortest-first" if settled else "fcfs")
-    latency_test = settled if params.latency_test is None else params.latency_test
+    latency_test: LatencyTest = params.latency_test or ("bin" if settled else "none")
     admission, limits, footprints = _admission(params, services, "own")
     routing = HeteroServe(
         CapabilityScore(services.observer(PromptWindow), params.regime),

@@ -51,6 +51,7 @@ from policies.queue_depth import QueueDepth
 from policies.weighted_choice import WeightedChoice
 
 Feedback = Literal["backlog", "requests", "none"]
+LatencyTest = Literal["bin", "call", "none"]
 
 
 class _Open(NamedTuple):
@@ -74,7 +75,8 @@ class HeteroServe:
         dampening: lambda, at least 0.
         queue_max: Q_max with feedback in requests.
         slo_ttft_s: SLO on the first token of calls that ask for none, seconds.
-        latency_test: Prefer engines where the bin's calls would be in time; takes q in seconds.
+        latency_test: Prefer engines where the bin's p90 prompt, or the call's own, would be in
+            time; takes q in seconds.
 
     Example:
         >>> import random
@@ -119,7 +121,7 @@ class HeteroServe:
         dampening: float = 2.0,
         queue_max: int = 32,
         slo_ttft_s: float = 0.5,
-        latency_test: bool = False,
+        latency_test: LatencyTest = "none",
     ) -> None:
         self._score = score
         self._bins = bins
@@ -130,7 +132,7 @@ class HeteroServe:
         self._dampening = dampening
         self._queue_max = float(queue_max)
         self._slo_ttft_s = slo_ttft_s
-        self._latency_test = latency_test and feedback == "backlog"
+        self._latency_test = latency_test if feedback == "backlog" else "none"
 
     def route(
         self, call: CallView, candidates: Sequence[InstanceView], fleet: FleetView, now_s: float
@@ -141,10 +143,14 @@ class HeteroServe:
         open_to = self._open(candidates, limit, fleet, now_s)
         prompt_p90, context_p90 = self._bins.p90_tokens(call)
         kept = self._fitting(call, open_to, candidates, context_p90)
-        if self._latency_test:
-            # no bin is tied to an engine: where none is in time, all stay
+        # no bin is tied to an engine: where none is in time, all stay
+        if self._latency_test == "bin":
             kept = [
                 one for one in kept if fleet.prompt_s(prompt_p90, one.engine) + one.depth <= slo_s
+            ] or kept
+        elif self._latency_test == "call":
+            kept = [
+                one for one in kept if fleet.prefill_s(call, one.engine) + one.depth <= slo_s
             ] or kept
         if not kept:
             return None
