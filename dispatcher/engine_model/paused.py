@@ -1,6 +1,6 @@
 """Sessions that pause while a tool runs, whose blocks an engine keeps for them.
 
-InferCept's *Preserve* (arXiv:2402.01869, section 3), which vLLM does not have. Kept blocks count as
+InferCept's *Preserve* (Abhyankar et al., ICML 2024), which vLLM does not have. Kept blocks count as
 held; they are given up where the session goes on, when its time is over, or, largest session first,
 where running requests would have to be preempted or nothing could run at all. Content that is given
 up is idle then, as that of a request that has just ended.
@@ -37,9 +37,6 @@ class PausedSessions:
         self._pool = pool
         #: by session, the longest paused first
         self._kept: dict[str, _Kept] = {}
-
-    def __len__(self) -> int:
-        return len(self._kept)
 
     def keep(self, session: str, hashes: Sequence[int], until_s: float) -> int:
         """Hold those of these blocks that are kept, up to the first miss; return how many.

@@ -175,6 +175,8 @@ class EnginePlayer:
     def set_token_limit(self, tokens: int) -> None:
         """Let iterations compute so many tokens at most; see `EngineModel.set_token_limit`."""
         model = self.model
+        if tokens == model.token_limit:
+            return
         # requests that decode alone go on alike where all fit into the new limit, too
         if model.waiting_count or model.running_count > min(tokens, model.token_limit):
             self._cut()
