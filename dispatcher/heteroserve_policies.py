@@ -34,7 +34,7 @@ class BatchParams(RoutedParams):
     """How much an engine may hold in flight."""
 
     batch: BatchUnit = Field(
-        "both",
+        "tokens",
         description="what the batch size by memory limits beside the seats: tokens in flight, "
         "calls (requests), both, or nothing (none)",
     )

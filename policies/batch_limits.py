@@ -10,8 +10,9 @@ and section 4.1: the baseline `Uniform` gives every engine the smallest of these
 Settled:
 
 1. Bytes over bytes per token are tokens: Eq. 6 is a limit on tokens in flight, B_tok. A limit on
-   calls follows by the mean length of calls that ended lately: B_req = B_tok / mean. Both count;
-   the seats of the engine stay a limit, too.
+   calls follows by the mean length of the calls that ended at the engine lately, B_req = B_tok /
+   mean, as an option: tokens alone (default) let more of the short calls run side by side and no
+   more memory be used. The seats of the engine stay a limit, too.
 2. No limit passes what the engine itself says it holds (`InstanceSpec.kv_capacity_tokens`): more
    would make it preempt. Where memory, weights or KV bytes are unknown, that alone is the limit;
    where it is unknown, too, seats are.
@@ -167,7 +168,7 @@ class BatchAdmission:
     """
 
     def __init__(
-        self, limits: BatchLimits, footprints: ContextFootprints, unit: BatchUnit = "both"
+        self, limits: BatchLimits, footprints: ContextFootprints, unit: BatchUnit = "tokens"
     ) -> None:
         self._limits = limits
         self._footprints = footprints
@@ -177,7 +178,8 @@ class BatchAdmission:
         """Sequences that it may have in flight: its seats, or B_req where that is less."""
         seats = instance.seats
         if self._unit in ("both", "requests"):
-            tokens, mean = self._limits.tokens(instance.spec), self._footprints.mean_tokens
+            tokens = self._limits.tokens(instance.spec)
+            mean = self._footprints.mean_tokens(instance.spec.instance_id)
             if tokens is not None and mean is not None:
                 return min(seats, max(1, int(tokens / mean)))
         return seats

@@ -92,7 +92,8 @@ def test_limits_follow_the_fleet():
 
 
 def test_tokens_become_calls_by_their_mean_length():
-    admission = BatchAdmission(BatchLimits(FleetSpecs()), footprints_of(*[(900, 100)] * 20))
+    footprints = footprints_of(*[(900, 100)] * 20)
+    admission = BatchAdmission(BatchLimits(FleetSpecs()), footprints, "both")
     assert admission.seats(engine("h", "H100")) == 56
     assert admission.seats(engine("l", "L40S")) == 20
     assert admission.seats(engine("few", "H100", seats=8)) == 8
@@ -100,8 +101,23 @@ def test_tokens_become_calls_by_their_mean_length():
 
 
 def test_before_enough_calls_have_ended_tokens_alone_limit():
-    admission = BatchAdmission(BatchLimits(FleetSpecs()), ContextFootprints())
+    admission = BatchAdmission(BatchLimits(FleetSpecs()), ContextFootprints(), "both")
     assert admission.seats(engine("l", "L40S")) == 256
+
+
+def test_each_engine_counts_by_the_calls_that_it_served():
+    footprints, fleet = ContextFootprints(), fake_fleet(engine("h", "H100"), engine("a", "A100"))
+    for number in range(40):
+        at, prompt = ("h", 1900) if number % 2 else ("a", 400)
+        attempt = AttemptId(number)
+        footprints.observe(ev.Dispatched(fake_call("c"), attempt, InstanceId(at)), fleet, 0.0)
+        ended = ev.AttemptEnded(attempt, Outcome.OK, Usage(prompt, 100))
+        footprints.observe(ended, fleet, 0.0)
+    assert footprints.mean_tokens("h") == pytest.approx(2000.0)
+    assert footprints.mean_tokens("a") == pytest.approx(500.0)
+    assert footprints.mean_tokens("new") == pytest.approx(1250.0)
+    admission = BatchAdmission(BatchLimits(FleetSpecs()), footprints, "requests")
+    assert admission.seats(engine("a", "A100")) == 112
 
 
 @pytest.mark.parametrize("unit", ["both", "tokens", "requests", "none"])
@@ -143,13 +159,13 @@ def test_an_empty_engine_takes_what_is_too_large_for_it():
 
 def test_footprints_are_what_engines_counted():
     footprints = ContextFootprints()
-    ended = ev.AttemptEnded(AttemptId(1), Outcome.OK, Usage(400, 100))
+    ended, fleet = ev.AttemptEnded(AttemptId(1), Outcome.OK, Usage(400, 100)), fake_fleet()
     for _ in range(LEAST_CALLS):
-        assert footprints.mean_tokens is None
-        footprints.observe(ended, None, 0.0)
-        footprints.observe(replace(ended, outcome=Outcome.ENGINE_ERROR), None, 0.0)
-        footprints.observe(replace(ended, usage=None), None, 0.0)
-    assert footprints.mean_tokens == 500.0
+        assert footprints.mean_tokens("any") is None
+        footprints.observe(ended, fleet, 0.0)
+        footprints.observe(replace(ended, outcome=Outcome.ENGINE_ERROR), fleet, 0.0)
+        footprints.observe(replace(ended, usage=None), fleet, 0.0)
+    assert footprints.mean_tokens("any") == 500.0
     assert footprints.ended == LEAST_CALLS
 
 
@@ -157,7 +173,7 @@ def test_footprints_are_what_engines_counted():
 def test_the_mean_is_that_of_the_latest(calls):
     footprints = footprints_of(*calls, *[(10, 10)] * KEPT)
     assert len(footprints.latest) == KEPT
-    assert footprints.mean_tokens == 20.0
+    assert footprints.mean_tokens("any") == 20.0
 
 
 # --- bins ---
