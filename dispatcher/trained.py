@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +17,10 @@ class Forest(Protocol):
 
     def stats(self) -> dict[str, object]:
         """What it has become; JSON-ready."""
+
+    @property
+    def taught(self) -> Container[Hashable]:
+        """Groups of the calls that it has learned from; others may judge it."""
 
 
 class Train(Protocol):

@@ -87,12 +87,15 @@ class TrainedForest:
         cells: LengthCells,
         settings: ForestSettings,
         counts: dict[str, int],
+        taught: frozenset[Hashable],
     ) -> None:
         self._trees = trees
         self._cells = cells
         self._settings = settings
         #: rows learned from, held out, and groups of each
         self.counts = counts
+        #: groups that its trees have learned from
+        self.taught: frozenset[Hashable] = taught
         #: levels in place of PROBABILITIES, by application code
         self._levels: dict[float, tuple[float, ...]] = {}
         #: those over all applications held out; nothing is known of one that was not
@@ -228,7 +231,9 @@ def train(
         "rows_held_out": int(apart.sum()),
         "groups_held_out": len(set(numbers[apart].tolist())),
     }
-    trained = TrainedForest(trees, cells, settings, counts)
+    names = range(len(matrix)) if groups is None else groups
+    taught = frozenset(name for name, out in zip(names, apart.tolist(), strict=True) if not out)
+    trained = TrainedForest(trees, cells, settings, counts, taught)
     some = np.flatnonzero(apart)[_spread(matrix[apart], _MOST_CALIBRATED, rng)]
     trained._calibrate(matrix[some], tokens[some], numbers[some])
     return trained

@@ -7,19 +7,20 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Container, Hashable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 from prometheus_client import CollectorRegistry
 
 from dispatcher.config import PredictorSettings
 from dispatcher.core.events import CallArrived
 from dispatcher.core.types import CallId, CallSpec, LengthEstimate, WorkflowId
-from dispatcher.gateway.forest import training
+from dispatcher.gateway.forest import evidence, training
 from dispatcher.gateway.forest.live import LiveForest
 from dispatcher.gateway.forest.metrics import Counters
 from dispatcher.trained import TrainedLengths
@@ -43,12 +44,30 @@ def method(train: str) -> TrainedLengths:
 # --- in the worker ---
 
 
+class Everybody:
+    """All groups."""
+
+    def __contains__(self, group: object) -> bool:
+        return True
+
+
+class Even:
+    """Groups of an even number."""
+
+    def __contains__(self, group: object) -> bool:
+        return isinstance(group, int) and group % 2 == 0
+
+
 @dataclass
 class Latest:
-    """Says that a length is even between 0.5 and 1.5 times the mean of the latest 50."""
+    """Says that a length is even between 0.5 and 1.5 times the mean of the latest 50.
+
+    Nobody is left to judge it in the worker.
+    """
 
     mean: float
     rows: int
+    taught: Container[Hashable] = field(default_factory=Everybody)
 
     def predict(self, rows: list[list[float]]) -> list[LengthEstimate]:
         quantiles = tuple((p / 20, self.mean * (0.5 + p / 20)) for p in range(1, 20))
@@ -60,6 +79,17 @@ class Latest:
 
 def latest(rows: Any, lengths: Any, *, seed: int, groups: Any = None) -> Latest:
     return Latest(float(lengths[-50:].mean()), len(rows))
+
+
+def half(rows: Any, lengths: Any, *, seed: int, groups: Any = None) -> Latest:
+    """One that half of the groups can judge."""
+    return Latest(float(lengths[-50:].mean()), len(rows), Even())
+
+
+def half_fading(rows: Any, lengths: Any, *, seed: int, groups: Any = None) -> Latest:
+    """The more it has seen, the worse it gets."""
+    grown = half(rows, lengths, seed=seed)
+    return replace(grown, mean=grown.mean * (1.0 + len(rows) / 1_000))
 
 
 def breakable(rows: Any, lengths: Any, *, seed: int, groups: Any = None) -> Latest:
@@ -105,6 +135,17 @@ def stuck(rows: Any, lengths: Any, *, seed: int, groups: Any = None) -> Stuck:
 class Raises(Latest):
     def predict(self, rows: list[list[float]]) -> list[LengthEstimate]:
         raise ArithmeticError("lost in the woods")
+
+
+def half_raises_first(rows: Any, lengths: Any, *, seed: int, groups: Any = None) -> Latest:
+    """The first one of a process cannot predict."""
+    global _grown  # noqa: PLW0603 - a process grows them one after another
+    _grown += 1
+    kind = Raises if _grown == 1 else Latest
+    return kind(float(lengths[-50:].mean()), len(rows), Even())
+
+
+_grown = 0
 
 
 def raises(rows: Any, lengths: Any, *, seed: int, groups: Any = None) -> Raises:
@@ -221,8 +262,24 @@ class Rig:
             await asyncio.sleep(0.002)
 
 
+@contextmanager
+def probation_of(calls: int) -> Iterator[None]:
+    """New forests are judged by so many calls before they are believed."""
+    with patch.object(evidence, "PROBATION_CALLS", calls):
+        yield
+
+
 @asynccontextmanager
-async def rig(train: str, *, start: bool = True, **settings: Any) -> AsyncIterator[Rig]:
+async def rig(
+    train: str, *, start: bool = True, probation: int = 0, **settings: Any
+) -> AsyncIterator[Rig]:
+    with probation_of(probation):
+        async with _rig(train, start, settings) as made:
+            yield made
+
+
+@asynccontextmanager
+async def _rig(train: str, start: bool, settings: dict[str, Any]) -> AsyncIterator[Rig]:
     own = {"min_calls": 20, "train_interval_s": 0.0, "late_s": 60.0, **settings}
     checked = PredictorSettings.model_validate(own)
     fallback, clock = RollingQuantiles(), Clock()

@@ -15,7 +15,7 @@ from typing import Any
 import forest_fakes
 import httpx
 import pytest
-from forest_fakes import REAL, method, retry_at_once
+from forest_fakes import REAL, method, probation_of, retry_at_once
 from gateway_harness import Running, answer, chat_body, gateway, scripted
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
@@ -44,6 +44,15 @@ class Lengths:
 @asynccontextmanager
 async def forested(train: str, **sections: Any) -> AsyncIterator[tuple[Running, Lengths]]:
     lengths = Lengths()
+    with probation_of(0):
+        async with _forested(train, lengths, sections) as running:
+            yield running, lengths
+
+
+@asynccontextmanager
+async def _forested(
+    train: str, lengths: Lengths, sections: dict[str, Any]
+) -> AsyncIterator[Running]:
     async with (
         scripted(lengths) as (engine,),
         gateway(
@@ -53,7 +62,7 @@ async def forested(train: str, **sections: Any) -> AsyncIterator[tuple[Running, 
             **{"predictors": FOREST, **sections},
         ) as running,
     ):
-        yield running, lengths
+        yield running
 
 
 async def told(running: Running) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from typing import Any
 
 import forest_fakes
 import pytest
-from forest_fakes import REAL, retry_at_once, rig
+from forest_fakes import REAL, probation_of, retry_at_once, rig
 from tuner_fakes import alive
 
+from dispatcher.gateway.forest.evidence import PROBATION_CALLS
 from dispatcher.gateway.forest.inside import Trained
 from dispatcher.gateway.forest.live import BATCH_CALLS
 
@@ -245,6 +246,85 @@ async def test_training_that_ends_the_process_is_told() -> None:
         assert told["why"] == "training failed: the worker process ended with exit code -9"
 
 
+async def test_a_first_forest_speaks_once_enough_calls_have_shown_that_it_is_no_worse() -> None:
+    async with rig("latest", probation=PROBATION_CALLS, train_after_calls=50) as forest:
+        forest.teach(20)
+        told = await forest.until_state("probation")
+        assert told["speaks"] == "fallback"
+        assert told["why"] == "0 of 200 calls have ended that a new forest is judged by first"
+        await asyncio.gather(*(forest.guess(60 + 8 * n) for n in range(10)))
+        assert forest.told["estimates"]["unused"] == 10
+        assert forest.handed == {}
+        # none takes its place meanwhile, to be judged anew
+        assert forest.told["training"]["due_in_s"] is None
+        while forest.told["state"] == "probation":
+            await asyncio.gather(*(forest.guess(60 + 8 * n) for n in range(10)))
+        told = forest.told
+        assert (told["state"], told["speaks"]) == ("in_use", "forest")
+        assert told["against_fallback"]["calls"] == PROBATION_CALLS
+        assert told["training"]["due_in_s"] is not None
+
+
+async def test_a_first_forest_that_is_worse_is_never_believed() -> None:
+    rng = random.Random(7)
+    async with rig("latest", probation=PROBATION_CALLS, train_after_calls=100_000) as forest:
+        forest.teach(40)
+        await forest.until_state("probation")
+        while forest.told["state"] == "probation":
+            calls = [rng.choice((("check", 65), ("write", 135))) for _ in range(10)]
+            spread = [(stage, tokens + rng.randint(-5, 5)) for stage, tokens in calls]
+            await asyncio.gather(*(forest.guess(tokens, stage=stage) for stage, tokens in spread))
+        assert forest.told["state"] == "worse"
+        assert forest.told["estimates"]["used"] == 0
+
+
+async def test_a_successor_that_is_worse_on_calls_held_out_is_not_taken() -> None:
+    async with rig("half_fading", train_after_calls=600) as forest:
+        forest.teach(20)
+        await forest.until_state("in_use")
+        before = await forest.ask()
+        forest.teach(600)
+        await forest.until(lambda: forest.told["training"]["trial"] is not None)
+        told = forest.told
+        assert (told["state"], told["training"]["number"]) == ("in_use", 1)
+        trial = told["training"]["trial"]
+        assert trial["passed"] is False
+        assert trial["pinball_tokens"] > trial["present_pinball_tokens"]
+        assert 200 <= trial["calls"] < 600
+        assert await forest.ask() == before
+        # as after any training, it is tried again once more calls have ended
+        assert told["training"]["due_in_s"] is None
+        assert told["training"]["failures"] == 0
+        # the rows that are kept would give the worse one now: it would have to show itself
+        assert forest.forest.dump()["trained"] is False
+
+
+async def test_a_successor_that_is_no_worse_is_believed_at_once_and_any_other_has_to_show() -> None:
+    for train, state in (("half", "in_use"), ("latest", "probation")):
+        async with rig(train, train_after_calls=600) as forest:
+            forest.teach(20)
+            await forest.until_state("in_use")
+            with probation_of(PROBATION_CALLS):
+                forest.teach(600)
+                await forest.until(lambda it=forest: it.told["training"]["number"] == 2)
+                assert forest.told["state"] == state
+                assert (forest.told["training"]["trial"] is None) is (train == "latest")
+                assert forest.forest.dump()["trained"] is True
+
+
+async def test_a_forest_that_answers_nonsense_is_no_measure_of_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    retry_at_once(monkeypatch)
+    async with rig("half_raises_first", window=5_000) as forest:
+        forest.teach(600)
+        await forest.until_state("in_use")
+        forest.arrive(forest.spec())
+        await forest.until(lambda: forest.told["training"]["number"] == 2)
+        assert forest.told["training"]["trial"] is None
+        assert (await forest.ask()).expected_tokens == 100.0
+
+
 async def test_lengths_that_drift_take_the_forest_out_until_a_new_one_has_proved_itself() -> None:
     async with rig("latest", train_after_calls=400) as forest:
         forest.teach(60, tokens=100)
@@ -254,16 +334,17 @@ async def test_lengths_that_drift_take_the_forest_out_until_a_new_one_has_proved
         told = forest.told
         assert (told["state"], told["speaks"]) == ("drifted", "fallback")
         assert "quantile covers" in told["why"] or "pinball" in told["why"]
-        spec = forest.spec()
+        spec, unused = forest.spec(), told["estimates"]["unused"]
         forest.arrive(spec)
-        await forest.until(lambda: forest.told["estimates"]["unused"] > 0)
+        await forest.until(lambda: forest.told["estimates"]["unused"] > unused)
         assert spec.call_id not in forest.handed
-        while forest.told["training"]["number"] == 1:
-            await asyncio.gather(*(forest.guess(1_000) for _ in range(10)))
-        assert "on probation" in forest.told["why"]
-        while forest.told["state"] == "drifted":
-            await asyncio.gather(*(forest.guess(700 + 60 * n) for n in range(10)))
-        assert forest.told["state"] == "in_use"
+        forest.end(spec, 1_000)
+        with probation_of(PROBATION_CALLS):
+            while forest.told["training"]["number"] == 1:
+                await asyncio.gather(*(forest.guess(1_000) for _ in range(10)))
+            assert (forest.told["state"], forest.told["speaks"]) == ("probation", "fallback")
+            while forest.told["state"] != "in_use":
+                await asyncio.gather(*(forest.guess(550 + 100 * n) for n in range(10)))
         assert (await forest.ask()).expected_tokens > 800
 
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dispatcher.core.types import CallId, CallSpec, LengthEstimate, WorkflowId
@@ -21,9 +22,11 @@ from dispatcher.gateway.forest.evidence import (
     Evidence,
     Guess,
 )
+from dispatcher.gateway.forest.health import State
 from dispatcher.gateway.forest.inside import _arrays
 from dispatcher.gateway.forest.limits import known_exactly, limits_decide, within_limits
 from dispatcher.gateway.forest.rows import RowWindow, packed, to_json
+from dispatcher.gateway.forest.trial import MOST_CALLS, Judged, Trial, held
 from dispatcher.gateway.parsing.asking import asking_message, asking_prompt
 from dispatcher.gateway.parsing.body import CHAT, COMPLETIONS, RESPONSES, read_body
 from predictors.coverage import Coverage
@@ -278,12 +281,15 @@ def test_limits_decide_where_the_law_reaches_them(
 
 def test_a_forest_on_probation_is_told_from_one_that_is_known_to_be_off() -> None:
     evidence = Evidence(Coverage)
-    evidence.new_forest(on_probation=True)
-    assert evidence.on_probation
+    complaint = evidence.complaint()
+    assert complaint is not None
+    assert complaint.state is State.PROBATION
     for _ in range(PROBATION_CALLS - 1):
         observe(evidence, said=100.0, came=5_000)
-    assert not evidence.on_probation
-    assert "quantile covers" in str(evidence.complaint())
+    complaint = evidence.complaint()
+    assert complaint is not None
+    assert complaint.state is State.DRIFTED
+    assert "quantile covers" in complaint.why
 
 
 def test_a_forest_is_not_believed_before_it_can_be_told_from_the_fallback() -> None:
@@ -298,6 +304,7 @@ def test_a_forest_is_not_believed_before_it_can_be_told_from_the_fallback() -> N
         evidence.ended(CallId("c"), tokens)
         evidence.catch_up(gone)
         assert evidence.complaint() is not None
+
 
 def test_so_much_at_once_and_so_much_a_second() -> None:
     allowance = Allowance(per_s=10.0, at_once=5.0, now_s=100.0)
@@ -316,9 +323,8 @@ def test_quantiles_are_moved_to_where_lengths_come() -> None:
     assert evidence.corrected(law(100.0)).quantile_tokens(0.5) == pytest.approx(200, rel=0.15)
 
 
-def test_after_drift_a_new_forest_is_on_probation() -> None:
+def test_a_forest_of_which_nothing_is_known_is_on_probation() -> None:
     evidence = Evidence(Coverage)
-    evidence.new_forest(on_probation=True)
     rng = random.Random(2)
     for number in range(PROBATION_CALLS):
         assert f"{number} of {PROBATION_CALLS} calls" in str(evidence.complaint())
@@ -379,6 +385,53 @@ def test_a_little_worse_is_no_complaint() -> None:
     stats = comparison.stats()
     assert stats["pinball_tokens"] != stats["fallback_pinball_tokens"]
     assert comparison.complaint() is None
+
+
+# --- trial --------------------------------------------------------------------------------------
+
+
+class Saying:
+    """A forest that says the same of every call, and whose groups up to some have taught it."""
+
+    def __init__(self, middle: float, taught: int) -> None:
+        self.middle = middle
+        self.taught = frozenset[int](range(taught))
+        self.asked: list[list[float]] = []
+
+    def predict(self, rows: Any) -> list[LengthEstimate]:
+        self.asked += rows
+        return [law(self.middle) for _ in rows]
+
+    def stats(self) -> dict[str, object]:
+        return {}
+
+
+def tried(present: Saying, successor: Saying, calls: int) -> Trial | None:
+    features = np.arange(2 * calls, dtype=np.float32).reshape(calls, 2)
+    tokens = np.full(calls, 100.0)
+    judged = [Judged(forest, forest.taught) for forest in (present, successor)]
+    return held(*judged, features, list(range(calls)), tokens)
+
+
+@pytest.mark.parametrize(("said", "passed"), [(100.0, True), (101.0, False)])
+def test_a_successor_passes_where_it_is_no_worse(said: float, passed: bool) -> None:
+    trial = tried(Saying(100.0, 10), Saying(said, 50), 400)
+    assert trial is not None
+    assert trial.calls == 350
+    assert trial.passed is passed
+    assert trial.pinball_tokens == pytest.approx(pinball(law(said), 100))
+    assert trial.present_pinball_tokens == pytest.approx(pinball(law(100.0), 100))
+
+
+def test_only_calls_that_taught_neither_judge_and_of_many_the_latest() -> None:
+    present, successor = Saying(100.0, 300), Saying(100.0, 20)
+    assert tried(present, successor, 300 + LEAST_CALLS - 1) is None
+    assert present.asked == []
+    trial = tried(present, successor, 300 + MOST_CALLS + 1)
+    assert trial is not None
+    assert trial.calls == MOST_CALLS
+    assert present.asked == successor.asked
+    assert present.asked[0] == [602.0, 603.0]
 
 
 # --- limits -------------------------------------------------------------------------------------

@@ -127,6 +127,8 @@ def test_groups_stay_on_one_side(forest):
     stats = forest.stats()
     assert stats["groups"] + stats["groups_held_out"] == len(set(groups))
     assert 0.15 < stats["rows_held_out"] / len(rows) < 0.35
+    assert forest.taught < set(groups)
+    assert len(forest.taught) == stats["groups"]
     half = [number % 2 == 0 for number in range(len(rows))]
     with pytest.raises(ValueError, match="both sides"):
         train(rows, lengths, SMALL, seed=0, groups=groups, held_out=half)

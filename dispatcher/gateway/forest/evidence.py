@@ -25,8 +25,8 @@ PAIRS_MAX = 500
 _POSSIBLE = 0.99
 """A call that is longer than this quantile is longer than the forest held possible."""
 PROBATION_CALLS = LEAST_CALLS
-"""So many lengths have to come before a forest is believed whose predecessor had drifted; with
-fewer it would be believed before it can be told from the fallback."""
+"""So many lengths have to come before a forest is believed of which nothing is known; with fewer
+it would be believed before it can be told from the fallback."""
 
 
 class Guess(NamedTuple):
@@ -66,7 +66,7 @@ class Evidence:
         #: what was said and what came, oldest first
         self._pairs: deque[tuple[LengthEstimate, int]] = deque(maxlen=PAIRS_MAX)
         #: lengths that have to come before it is believed
-        self._probation = 0
+        self._probation = PROBATION_CALLS
 
     def corrected(self, raw: LengthEstimate) -> LengthEstimate:
         """Moved to where the quantiles have been right of late."""
@@ -127,17 +127,12 @@ class Evidence:
         self._coverage.observe(raw, tokens)
 
     def new_forest(self, *, on_probation: bool) -> None:
-        """Nothing is known of it; where the one before had drifted, it has to show first."""
+        """Nothing has come yet; `on_probation`: nor is it known to be as good as one believed."""
         self._coverage = self._new_coverage()
         self._comparison = Comparison()
         self._open.clear()
         self._pairs.clear()
         self._probation = PROBATION_CALLS if on_probation else 0
-
-    @property
-    def on_probation(self) -> bool:
-        """Nothing speaks against it, but too little is known yet."""
-        return self._probation > 0 and not self._coverage.verdict().drifted
 
     def complaint(self) -> Complaint | None:
         """Why the forest cannot be relied on; `None`: it can."""
@@ -145,9 +140,8 @@ class Evidence:
         if verdict.drifted:
             return Complaint(State.DRIFTED, verdict.reason)
         if self._probation:
-            seen = f"{PROBATION_CALLS - self._probation} of {PROBATION_CALLS} calls seen"
-            why = f"lengths had drifted, and the forest trained since is on probation: {seen}"
-            return Complaint(State.DRIFTED, why)
+            seen = f"{PROBATION_CALLS - self._probation} of {PROBATION_CALLS} calls have ended"
+            return Complaint(State.PROBATION, f"{seen} that a new forest is judged by first")
         worse = self._comparison.complaint()
         return None if worse is None else Complaint(State.WORSE, worse)
 

@@ -17,6 +17,8 @@ class State(StrEnum):
     """Too few calls have ended to train on."""
     TRAINING = "training"
     """The first forest of this process is on its way."""
+    PROBATION = "probation"
+    """It is judged by calls as they end, beside the fallback, which they get."""
     IN_USE = "in_use"
     """The only state in which calls get its estimates."""
     DRIFTED = "drifted"

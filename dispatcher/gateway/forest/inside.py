@@ -1,7 +1,8 @@
-"""What runs in the worker process: it trains, keeps the latest forest, and predicts.
+"""What runs in the worker process: it trains, keeps the best forest of late, and predicts.
 
 The forest never leaves the process. A training ends with the new one in the place of the old, in
-one step; while it runs, the old one predicts. Only here are numpy and scikit-learn imported.
+one step, unless the new one is worse; while it runs, the old one predicts. Only here are numpy and
+scikit-learn imported.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dispatcher.core.errors import HeadwayError
 from dispatcher.core.types import LengthEstimate
+from dispatcher.gateway.forest import trial
 from dispatcher.gateway.forest.rows import Rows
+from dispatcher.gateway.forest.trial import Judged, Trial
 from dispatcher.trained import Forest, Train
 
 if TYPE_CHECKING:
@@ -39,6 +42,8 @@ class TrainJob(NamedTuple):
     """Of the forest, counting up."""
     rows: Rows
     seed: int
+    against: int = 0
+    """Number of the forest that what comes of it has to stand against; 0: none."""
 
 
 class Trained(NamedTuple):
@@ -50,6 +55,13 @@ class Trained(NamedTuple):
     """Without what had to be imported first."""
     stats: dict[str, object]
     """Of the forest; JSON-ready."""
+    trial: Trial | None = None
+    """Against the one before; `None` where there was none, or too little to judge by."""
+
+    @property
+    def taken(self) -> bool:
+        """Whether it is the one that predicts now; else the one before still is."""
+        return self.trial is None or self.trial.passed
 
 
 class Batch(NamedTuple):
@@ -74,13 +86,15 @@ class NoForestError(HeadwayError):
 class _Kept(NamedTuple):
     number: int
     forest: Forest
+    judged: Judged | None
+    """`None`: it cannot be told what it has learned from."""
 
 
 _kept: _Kept | None = None
 
 
 def train(job: TrainJob) -> Trained:
-    """Train on all rows, and keep what comes of it."""
+    """Train on all rows, and keep what comes of it, if it is not worse than what is there."""
     global _kept  # noqa: PLW0603 - the one thing that this process is there to keep
     _stand_back()
     grow: Train = pkgutil.resolve_name(job.train)
@@ -89,8 +103,16 @@ def train(job: TrainJob) -> Trained:
     # with one group, nothing would be left to judge by
     apart = groups if len(set(groups)) > 1 else None
     forest = grow(features, lengths, seed=job.seed, groups=apart)
-    _kept = _Kept(job.number, forest)
-    return Trained(job.number, len(lengths), time.perf_counter() - began_s, forest.stats())
+    seconds = time.perf_counter() - began_s
+    judged = None if apart is None else Judged(forest, forest.taught)
+    present = None if _kept is None or _kept.number != job.against else _kept.judged
+    found = None
+    if judged is not None and present is not None:
+        found = trial.held(present, judged, features, groups, lengths)
+    result = Trained(job.number, len(lengths), seconds, forest.stats(), found)
+    if result.taken:
+        _kept = _Kept(job.number, forest, judged)
+    return result
 
 
 def predict(batch: Batch) -> Predicted:

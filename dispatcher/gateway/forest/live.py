@@ -261,9 +261,14 @@ class LiveForest:
         self._counters.trained.inc()
         self._trouble = self._slow_s = None
         if not again:
-            self._evidence.new_forest(
-                on_probation=self._health.state in (State.DRIFTED, State.WORSE)
-            )
+            # whoever is no worse than one that is believed need not show it once more
+            proved = result.trial is not None and self._evidence.complaint() is None
+            self._evidence.new_forest(on_probation=not proved)
+        self._settle()
+
+    def refused(self) -> None:
+        """The worker keeps the forest that it has."""
+        self._counters.refused.inc()
         self._settle()
 
     def training_failed(self, why: str) -> None:
@@ -292,9 +297,9 @@ class LiveForest:
     def _settle(self) -> None:
         state, why = self._judged()
         self._health.now(state, why)
+        self._trainer.hurry = state in (State.DRIFTED, State.WORSE)
         # another forest would have to begin its probation anew
-        off = state is State.DRIFTED or state is State.WORSE
-        self._trainer.hurry = off and not self._evidence.on_probation
+        self._trainer.wait = state is State.PROBATION
 
     def _judged(self) -> tuple[State, str]:
         if not self._trainer.present:
@@ -332,12 +337,12 @@ class LiveForest:
     def snapshot(self) -> Callable[[], Mapping[str, object]]:
         """What `dump` would give, put into words later, in any thread."""
         rows, evidence, names = self._window.rows(), self._evidence.snapshot(), self._method.names
-        trained = self._trainer.number > 0
+        lasting = self._trainer.lasting
         return lambda: {
             "names": names,
             "rows": to_json(rows),
             "evidence": evidence(),
-            "trained": trained,
+            "trained": lasting,
         }
 
     def dump(self) -> Mapping[str, object]:

@@ -50,11 +50,13 @@ class Counters:
         )
         trainings = Counter(
             "headway_length_forest_trainings",
-            "Forests trained by whether that went well",
+            "Trainings of forests by what came of them",
             ("outcome",),
             registry=registry,
         )
         self.trained, self.not_trained = trainings.labels("done"), trainings.labels("failed")
+        #: what came of it was worse than the forest that is there
+        self.refused = trainings.labels("refused")
         #: the same counts for the admin API
         self.by_fate = dict.fromkeys(Fate, 0)
 

@@ -11,6 +11,7 @@ from typing import Protocol
 from dispatcher.config import PredictorSettings
 from dispatcher.gateway.forest.inside import Trained, TrainJob, train
 from dispatcher.gateway.forest.rows import RowWindow
+from dispatcher.gateway.forest.trial import Trial
 from dispatcher.gateway.worker import Worker, WorkerError
 from dispatcher.trained import TrainedLengths
 
@@ -34,6 +35,9 @@ class Hears(Protocol):
 
     def trained(self, result: Trained, *, again: bool) -> None:
         """The worker has another forest now; `again`: as good as the one that was lost."""
+
+    def refused(self) -> None:
+        """What came of a training is worse than the forest that the worker has, and keeps."""
 
     def training_failed(self, why: str) -> None:
         """It has none, or the one that it had before."""
@@ -70,6 +74,10 @@ class Trainer:
         self.last_s: float | None = None
         #: of the latest forest
         self.stats: dict[str, object] = {}
+        #: of the latest training, where it had a forest to stand against
+        self.trial: Trial | None = None
+        #: nothing is trained before the forest that is there has been judged
+        self.wait = False
         self.running = False
         self._ended_s = 0.0
         self._retry_s = 0.0
@@ -77,6 +85,8 @@ class Trainer:
         self._again = False
         #: the latest forest was trained on some of the rows only
         self._quick = False
+        #: a later training came to a worse one: the rows that are kept would now, too
+        self._passed_by = False
         #: rows that had been added when the latest forest was trained
         self._trained_total = 0
         self._wake = asyncio.Event()
@@ -92,7 +102,7 @@ class Trainer:
     def lost(self) -> None:
         """The worker has lost its forest."""
         self.present = False
-        self._again = True
+        self._again = self.lasting
         self._failed()
         self._wake.set()
 
@@ -100,17 +110,27 @@ class Trainer:
         """The rows are those of an earlier gateway, and so is what is known of its forest."""
         self._again = True
 
+    @property
+    def lasting(self) -> bool:
+        """Whether the rows that are kept would give a forest like the latest one."""
+        return (self.number > 0 or self._again) and not self._passed_by
+
     def works(self) -> None:
         """The forest has predicted something: what failed before is forgotten."""
         self.failures = 0
 
     def due_s(self) -> float | None:
-        """When the next training is due, which may have been long ago; `None`: not enough calls."""
+        """When the next training is due, which may have been long ago.
+
+        `None`: not before more calls have ended.
+        """
         settings = self._settings
         if len(self._window) < settings.min_calls:
             return None
         if not self.present or self._quick:
             return self._retry_s
+        if self.wait:
+            return None
         wanted = settings.train_after_calls // (_HURRY if self.hurry else 1)
         if self._window.total - self._trained_total < wanted:
             return None
@@ -135,7 +155,8 @@ class Trainer:
         total = self._window.total
         quick = not self.present and len(self._window) > QUICK_CALLS
         rows = self._window.rows(latest=QUICK_CALLS if quick else None)
-        job = TrainJob(self._method.train, self.number + 1, rows, SEED)
+        against = self.number if self.present else 0
+        job = TrainJob(self._method.train, self.number + 1, rows, SEED, against)
         self.running = True
         try:
             result = await self._worker.run(train, job, self._settings.train_timeout_s)
@@ -145,14 +166,17 @@ class Trainer:
             log.warning("a length forest could not be trained: %s", error)
             self._hears.training_failed(self.error)
         else:
-            self.number, self.present, self.error = result.number, True, None
+            self.error, self.last_s, self.trial = None, result.seconds, result.trial
             self._trained_total, self._quick = total, quick
-            self.last_s = result.seconds
             log.info("trained a length forest on %d calls in %.3g s", result.rows, self.last_s)
-            self.stats = result.stats
-            again = self._again
-            self._again = again and quick
-            self._hears.trained(result, again=again)
+            self._passed_by = not result.taken
+            again, self._again = self._again, self._again and quick
+            if result.taken:
+                self.number, self.present, self.stats = result.number, True, result.stats
+                self._hears.trained(result, again=again)
+            else:
+                log.info("it is worse than the one that is there, which stays: %s", result.trial)
+                self._hears.refused()
         finally:
             self.running = False
             self._ended_s = self._clock()
@@ -174,4 +198,5 @@ class Trainer:
             "failures": self.failures,
             "error": self.error,
             "forest": self.stats,
+            "trial": None if self.trial is None else self.trial.told(),
         }
