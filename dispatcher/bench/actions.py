@@ -15,6 +15,7 @@ import orjson
 
 from dispatcher.bench import claims, live_run, plots, shown
 from dispatcher.bench.fleets import Fleet, fleet_named
+from dispatcher.bench.papers import PAPERS
 from dispatcher.bench.policies import policies_named
 from dispatcher.bench.run import Comparison, document, results_of, warm_up_told
 from dispatcher.bench.slo import DEFAULT_SCALE
@@ -122,12 +123,10 @@ def paper(name: str, *, seeds: str, jobs: int | None, json: Path | None, out: Pa
     Raises:
         HeadwayError: No such paper, or what its experiments raise.
     """
-    from dispatcher.bench.papers import PAPERS  # noqa: PLC0415 - nobody else needs experiments
-
-    experiment = PAPERS.get(name)
-    if experiment is None:
+    if name not in PAPERS:
         known = ", ".join(PAPERS)
         raise ConfigurationError(f"no such paper: {name!r}; expected one of: {known}")
+    experiment = PAPERS[name]()
     some_seeds = _integers("seeds", seeds)
     _writable(json)
     if out is not None:

@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from dispatcher.bench.papers import PAPERS
 from dispatcher.core.errors import HeadwayError
 
 app = typer.Typer(
@@ -187,7 +188,7 @@ def live(  # noqa: PLR0917 - these are options
 
 @app.command()
 def paper(
-    name: Annotated[str, typer.Argument(help="which paper")],
+    name: Annotated[str, typer.Argument(help=f"which paper: {', '.join(PAPERS)}")],
     json: JsonFile = None,
     seeds: Seeds = "0,1,2",
     jobs: Annotated[

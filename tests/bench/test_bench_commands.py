@@ -7,9 +7,10 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from dispatcher.bench import papers, plots
+from dispatcher.bench import actions, plots
 from dispatcher.bench.claims import Claim, Experiment, Findings
 from dispatcher.bench.fleets import FLEETS
+from dispatcher.bench.papers import PAPERS
 from dispatcher.cli import app
 
 SMALL = ("bench", "run", "--scenario", "chess-1", "--fleet", "A100,A6000", "--count", "4")
@@ -121,7 +122,7 @@ def _experiment(options):
 
 def test_paper_writes_claims_beside_measurements(monkeypatch, tmp_path):
     some = Experiment("some", "Some paper", _experiment, lambda document, folder: [])
-    monkeypatch.setattr(papers, "PAPERS", {"some": some})
+    monkeypatch.setattr(actions, "PAPERS", {"some": lambda: some})
     file = tmp_path / "paper.json"
     done = invoke("bench", "paper", "some", "--seeds", "4,5", "--json", file)
     assert done.exit_code == 0, done.output
@@ -144,3 +145,12 @@ def test_other_commands_do_not_load_the_simulator():
 def test_the_help_names_every_fleet():
     shown = invoke("bench", "run", "--help").output
     assert all(name in shown for name in FLEETS)
+
+
+def test_the_help_and_the_error_of_an_unknown_name_name_every_paper():
+    shown = invoke("bench", "paper", "--help").output
+    unknown = invoke("bench", "paper", "no-such").output
+    for name, experiment in PAPERS.items():
+        assert name in shown
+        assert name in unknown
+        assert experiment().paper == name

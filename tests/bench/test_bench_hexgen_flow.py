@@ -19,7 +19,7 @@ def document() -> dict[str, object]:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cases, "QUERIES", 4)
-        findings = PAPERS["hexgen-flow"].run(options)
+        findings = PAPERS["hexgen-flow"]().run(options)
     assert [len(done)] == steps
     return paper_document("hexgen-flow", findings, seeds=options.seeds, seconds=1.0)
 

@@ -52,7 +52,7 @@ def document() -> Iterator[dict[str, object]]:
             short = tuple(replace(case, span_s=SHORT_S) for case in cases)
             patch.setattr(experiments, name, short)
         patch.setattr(play, "WARM_UP_S", 60.0)
-        findings = PAPERS["tempo"].run(options)
+        findings = PAPERS["tempo"]().run(options)
         assert [len(done)] == steps
         yield paper_document("tempo", findings, seeds=options.seeds, seconds=1.0)
 
@@ -92,7 +92,7 @@ def test_the_file_says_how_it_was_measured(document) -> None:
 
 def test_pictures_are_drawn_from_the_document_alone(document, tmp_path) -> None:
     pytest.importorskip("matplotlib")
-    made = PAPERS["tempo"].draw(document, tmp_path)
+    made = PAPERS["tempo"]().draw(document, tmp_path)
     assert len(made) == len(list(tmp_path.iterdir())) == 5
     assert all("<svg" in path.read_text(encoding="utf-8") for path in made)
 
