@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ _COLOURS = {
     "sjf": "#4c6fbf",
 }
 """Of policies that appear in many pictures."""
+Picture = tuple[str, Callable[[Any], None], tuple[float, float]]
+"""Name of its file without the ending, what draws on its figure, width and height in inches."""
 _SETTING = re.compile(r"[^\w.-]+")
 
 
@@ -60,6 +62,26 @@ def require() -> None:
     pyplot()
 
 
+def draw_pictures(pictures: Iterable[Picture], folder: Path) -> list[Path]:
+    """Draw these into a folder, as SVG; the files, in that order.
+
+    Raises:
+        PlotsMissingError: There is no matplotlib.
+        OSError: The folder or a file cannot be written.
+    """
+    plt = pyplot()
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    for name, draw, size in pictures:
+        figure = plt.figure(figsize=size, layout="constrained")
+        draw(figure)
+        path = folder / f"{name}.svg"
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)
+        made.append(path)
+    return made
+
+
 def draw_run(document: Mapping[str, Any], folder: Path) -> list[Path]:
     """Draw what `headway bench run` or `live` has written; the files it made.
 
@@ -71,40 +93,24 @@ def draw_run(document: Mapping[str, Any], folder: Path) -> list[Path]:
         PlotsMissingError: There is no matplotlib.
         OSError: The folder or a file cannot be written.
     """
-    plt = pyplot()
-    folder.mkdir(parents=True, exist_ok=True)
+    return draw_pictures(_pictures_of(document), folder)
+
+
+def _pictures_of(document: Mapping[str, Any]) -> Iterator[Picture]:
     rows, results = document["summary"], document["results"]
-    made: list[Path] = []
-
-    def save(name: str, draw: Callable[[Any], None], size: tuple[float, float]) -> None:
-        figure = plt.figure(figsize=size, layout="constrained")
-        draw(figure)
-        path = folder / f"{_SETTING.sub('-', name)}.svg"
-        figure.savefig(path, metadata={"Date": None})
-        plt.close(figure)
-        made.append(path)
-
     seats = sorted({row["seats"] for row in rows})
     for rate, at_seats in _unique((row["rate"], row["seats"]) for row in rows):
         suffix = f"-rate-{rate:.3g}" + (f"-seats-{at_seats}" if len(seats) > 1 else "")
+        suffix = _SETTING.sub("-", suffix)
         here = [row for row in rows if (row["rate"], row["seats"]) == (rate, at_seats)]
         title = f"{document['scenario']} on {document['fleet']}, {rate:.3g} workflows/s"
-        save(
-            "slo-attainment" + suffix,
-            _on_axes(attainment_curves, here, title),
-            (7.2, 3.6),
-        )
+        yield "slo-attainment" + suffix, _on_axes(attainment_curves, here, title), (7.2, 3.6)
         placed = [one for one in results if (one["rate"], one["seats"]) == (rate, at_seats)]
         if any(one["placement"] for one in placed):
-            save(
-                "placement" + suffix,
-                partial(placement_bars, results=placed),
-                (7.2, 3.2),
-            )
-    save("throughput", _on_axes(throughput_bars, rows), (7.2, 3.6))
+            yield "placement" + suffix, partial(placement_bars, results=placed), (7.2, 3.2)
+    yield "throughput", _on_axes(throughput_bars, rows), (7.2, 3.6)
     if len(seats) > 1:
-        save("seats", partial(seats_curves, rows=rows), (7.2, 3.6))
-    return made
+        yield "seats", partial(seats_curves, rows=rows), (7.2, 3.6)
 
 
 def _on_axes(draw: Callable[..., None], *about: Any) -> Callable[[Any], None]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dispatcher.bench.papers.hexgen_flow.cases import (
     THROUGHPUT,
 )
 from dispatcher.bench.papers.hexgen_flow.results import policy_named, with_alpha
-from dispatcher.bench.plots import finish, line_of, pyplot
+from dispatcher.bench.plots import Picture, draw_pictures, finish, line_of
 
 _COMPARED = ("vllm", "rr-pq", "vtc", "qlm", "wb-fcfs", OURS)
 _Plays = Mapping[tuple[str, int, str], Mapping[str, Any]]
@@ -30,23 +31,13 @@ def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
         PlotsMissingError: There is no matplotlib.
         OSError: The folder or a file cannot be written.
     """
-    plt = pyplot()
-    folder.mkdir(parents=True, exist_ok=True)
     plays = {(p["case"], p["seats"], p["policy"]): p for p in document["plays"] if not p["tenants"]}
-    pictures: Sequence[tuple[str, Callable[[Any, _Plays], None], tuple[float, float]]] = (
-        ("hexgen-flow-scales", _scales, (9.0, 3.6)),
-        ("hexgen-flow-alpha", _alpha, (7.2, 3.4)),
-        ("hexgen-flow-seats", _seats, (8.4, 3.4)),
+    pictures: Sequence[Picture] = (
+        ("hexgen-flow-scales", partial(_scales, plays=plays), (9.0, 3.6)),
+        ("hexgen-flow-alpha", partial(_alpha, plays=plays), (7.2, 3.4)),
+        ("hexgen-flow-seats", partial(_seats, plays=plays), (8.4, 3.4)),
     )
-    made = []
-    for name, picture, size in pictures:
-        figure = plt.figure(figsize=size, layout="constrained")
-        picture(figure, plays)
-        path = folder / f"{name}.svg"
-        figure.savefig(path, metadata={"Date": None})
-        plt.close(figure)
-        made.append(path)
-    return made
+    return draw_pictures(pictures, folder)
 
 
 def _scales(figure: Any, plays: _Plays) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from dispatcher.bench.papers.tempo import experiments as of
 from dispatcher.bench.papers.tempo.cases import Case, Contender
 from dispatcher.bench.papers.tempo.results import GAIN, GOODPUT
 from dispatcher.bench.papers.tempo.scoring import WINDOW_S
-from dispatcher.bench.plots import finish, line_of, pyplot
+from dispatcher.bench.plots import Picture, draw_pictures, finish, line_of
 
 _SMOOTHED = 3
 """Windows of gain over time that a point stands for."""
@@ -26,25 +27,15 @@ def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
         PlotsMissingError: There is no matplotlib.
         OSError: The folder or a file cannot be written.
     """
-    plt = pyplot()
-    folder.mkdir(parents=True, exist_ok=True)
     plays = {(play["case"], play["contender"]): play for play in document["plays"]}
-    pictures: Sequence[tuple[str, Callable[[Any, _Plays], None], tuple[float, float]]] = (
-        ("tempo-hour", _hour, (9.0, 3.4)),
-        ("tempo-goodput", _goodput, (9.0, 3.4)),
-        ("tempo-classes", _classes, (9.0, 3.2)),
-        ("tempo-readings", _readings, (9.0, 3.2)),
-        ("tempo-robustness", _robustness, (9.0, 3.2)),
+    pictures: Sequence[Picture] = (
+        ("tempo-hour", partial(_hour, plays=plays), (9.0, 3.4)),
+        ("tempo-goodput", partial(_goodput, plays=plays), (9.0, 3.4)),
+        ("tempo-classes", partial(_classes, plays=plays), (9.0, 3.2)),
+        ("tempo-readings", partial(_readings, plays=plays), (9.0, 3.2)),
+        ("tempo-robustness", partial(_robustness, plays=plays), (9.0, 3.2)),
     )
-    made = []
-    for name, picture, size in pictures:
-        figure = plt.figure(figsize=size, layout="constrained")
-        picture(figure, plays)
-        path = folder / f"{name}.svg"
-        figure.savefig(path, metadata={"Date": None})
-        plt.close(figure)
-        made.append(path)
-    return made
+    return draw_pictures(pictures, folder)
 
 
 def _style(contender: Contender) -> dict[str, Any]:
