@@ -91,7 +91,7 @@ class AugServeParams(ContextParams):
         False, description="count what a context that is to be discarded costs to compute again"
     )
     strict: bool = Field(
-        True, description="calls whose context is still there before all others; false: by value"
+        False, description="calls whose context is still there before all others; false: by value"
     )
     quantile: Annotated[float, Field(gt=0.0, lt=1.0)] | None = Field(
         None, description="of the length estimate, taken for a call's length; null: its mean"
@@ -99,12 +99,19 @@ class AugServeParams(ContextParams):
     aging: Aging = Field(
         "ratio", description="waiting divides the value (ratio), or is subtracted (linear)"
     )
-    tau_s: float = Field(5.0, gt=0.0, description="wait that halves a value (ratio)")
+    tau_s: float = Field(300.0, gt=0.0, description="wait that halves a value (ratio)")
     alpha: float = Field(
         100.0, ge=0.0, description="token seconds taken off per second of waiting (linear)"
     )
     promote_s: Annotated[float, Field(ge=0.0)] | None = Field(
-        30.0, description="wait after which a call goes before all others; null: calls may starve"
+        30.0, description="wait after which a call may be promoted; null: never, and it may starve"
+    )
+    promote_share: float = Field(
+        0.02,
+        gt=0.0,
+        le=1.0,
+        description="part of what leaves a queue that is the oldest call, where it is to be "
+        "promoted; 1: it goes before all others at once",
     )
     tick_s: float = Field(0.1, gt=0.0, description="how often values are looked at anew")
 
@@ -131,7 +138,14 @@ def _infercept(params: InferCeptParams, services: PolicyServices) -> Policy:
             most_reserved=params.most_reserved,
         )
     routing = _routing(params, handling)
-    return Policy("infercept", routing, SessionFcfs(), admission, params.model_dump())
+    return Policy(
+        "infercept",
+        routing,
+        SessionFcfs(),
+        admission,
+        params.model_dump(),
+        reads_gauges=params.kv_share is not None,
+    )
 
 
 def _augserve(params: AugServeParams, services: PolicyServices) -> Policy:
@@ -147,6 +161,7 @@ def _augserve(params: AugServeParams, services: PolicyServices) -> Policy:
         tau_s=params.tau_s,
         alpha=params.alpha,
         promote_s=params.promote_s,
+        promote_share=params.promote_share,
     )
     admission = SeatAdmission()
     if params.token_budget:
@@ -167,6 +182,7 @@ def _augserve(params: AugServeParams, services: PolicyServices) -> Policy:
         admission,
         params.model_dump(),
         tick_s=params.tick_s,
+        reads_gauges=params.token_budget,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dispatcher.augserve_policies import AUGSERVE_ENTRIES, AUGSERVE_OBSERVERS
-from dispatcher.core.ports import Observer, Policy, Routing
+from dispatcher.core.ports import Observer, Ordering, Policy, Routing
 from dispatcher.core.service_gain import GainWeights
 from dispatcher.heteroserve_policies import HETEROSERVE_ENTRIES, HETEROSERVE_OBSERVERS
 from dispatcher.policy_params import (
@@ -62,50 +64,43 @@ def _urgency(params: UrgencyParams) -> Urgency:
     return Urgency(scope=params.scope, shed_doomed=params.shed_doomed)
 
 
-def _seats(params: SeatParams, services: PolicyServices) -> SeatAdmission:
-    """Seats, and tokens where a share of the KV cache is set."""
-    if params.kv_share is None:
-        return SeatAdmission()
-    return TokenBudget(services.observer(KvBooks), share=params.kv_share)
+def _by_seats(
+    name: str, routing: Routing, ordering: Ordering, params: SeatParams, services: PolicyServices
+) -> Policy:
+    """Admission by seats, and by tokens where a share of the KV cache is set."""
+    budget = params.kv_share is not None
+    admission = SeatAdmission()
+    if budget:
+        admission = TokenBudget(services.observer(KvBooks), share=params.kv_share)
+    return Policy(name, routing, ordering, admission, params.model_dump(), reads_gauges=budget)
 
 
 def _vllm(params: SeatParams, services: PolicyServices) -> Policy:
-    return Policy(
-        "vllm",
-        with_affinity(RoundRobin(), params.affinity),
-        Fcfs(),
-        _seats(params, services),
-        params.model_dump(),
-    )
+    routing = with_affinity(RoundRobin(), params.affinity)
+    return _by_seats("vllm", routing, Fcfs(), params, services)
 
 
 def _hexgen_flow(params: HexGenFlowParams, services: PolicyServices) -> Policy:
-    routing = _balance(params)
-    return Policy(
-        "hexgen-flow",
-        with_affinity(routing, params.affinity),
-        _urgency(params),
-        _seats(params, services),
-        params.model_dump(),
-        # an alpha that was asked for by value stays what it is
-        tunable=routing if params.alpha == "auto" else None,
-        alpha=lambda: routing.alpha,
-    )
+    return _balanced("hexgen-flow", _urgency(params), params, services)
 
 
 def _rr_pq(params: UrgencyParams, services: PolicyServices) -> Policy:
     routing = with_affinity(RoundRobin(), params.affinity)
-    return Policy("rr-pq", routing, _urgency(params), _seats(params, services), params.model_dump())
+    return _by_seats("rr-pq", routing, _urgency(params), params, services)
 
 
 def _wb_fcfs(params: BalanceParams, services: PolicyServices) -> Policy:
+    return _balanced("wb-fcfs", Fcfs(), params, services)
+
+
+def _balanced(
+    name: str, ordering: Ordering, params: BalanceParams, services: PolicyServices
+) -> Policy:
     routing = _balance(params)
-    return Policy(
-        "wb-fcfs",
-        with_affinity(routing, params.affinity),
-        Fcfs(),
-        _seats(params, services),
-        params.model_dump(),
+    policy = _by_seats(name, with_affinity(routing, params.affinity), ordering, params, services)
+    return replace(
+        policy,
+        # an alpha that was asked for by value stays what it is
         tunable=routing if params.alpha == "auto" else None,
         alpha=lambda: routing.alpha,
     )
@@ -113,23 +108,21 @@ def _wb_fcfs(params: BalanceParams, services: PolicyServices) -> Policy:
 
 def _least_backlog(params: LeastBacklogParams, services: PolicyServices) -> Policy:
     routing = with_affinity(LeastBacklog(late_binding=params.binding == "late"), params.affinity)
-    return Policy("least-backlog", routing, Fcfs(), _seats(params, services), params.model_dump())
+    return _by_seats("least-backlog", routing, Fcfs(), params, services)
 
 
 def _vtc(params: BaselineParams, services: PolicyServices) -> Policy:
     ordering = Vtc(services.observer(TokenCounters))
-    return Policy("vtc", _routing(params), ordering, _seats(params, services), params.model_dump())
+    return _by_seats("vtc", _routing(params), ordering, params, services)
 
 
 def _sarathi_fcfs(params: BaselineParams, services: PolicyServices) -> Policy:
-    return Policy(
-        "sarathi-fcfs", _routing(params), Fcfs(), _seats(params, services), params.model_dump()
-    )
+    return _by_seats("sarathi-fcfs", _routing(params), Fcfs(), params, services)
 
 
 def _sjf(params: ShortestFirstParams, services: PolicyServices) -> Policy:
     ordering = ShortestFirst(params.quantile)
-    return Policy("sjf", _routing(params), ordering, _seats(params, services), params.model_dump())
+    return _by_seats("sjf", _routing(params), ordering, params, services)
 
 
 def _plas(params: PlasParams, services: PolicyServices) -> Policy:
@@ -138,14 +131,8 @@ def _plas(params: PlasParams, services: PolicyServices) -> Policy:
         level_tokens=params.level_tokens,
         promote_ratio=params.promote_ratio,
     )
-    return Policy(
-        "plas",
-        _routing(params),
-        ordering,
-        _seats(params, services),
-        params.model_dump(),
-        tick_s=_PLAS_TICK_S,
-    )
+    policy = _by_seats("plas", _routing(params), ordering, params, services)
+    return replace(policy, tick_s=_PLAS_TICK_S)
 
 
 def _tempo(params: TempoParams, services: PolicyServices) -> Policy:
@@ -180,7 +167,7 @@ def _tempo(params: TempoParams, services: PolicyServices) -> Policy:
 
 def _qlm(params: QlmParams, services: PolicyServices) -> Policy:
     ordering = Qlm(slo_ratio=params.slo_ratio)
-    return Policy("qlm", _routing(params), ordering, _seats(params, services), params.model_dump())
+    return _by_seats("qlm", _routing(params), ordering, params, services)
 
 
 OBSERVERS: tuple[type[Observer], ...] = (

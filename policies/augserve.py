@@ -1,38 +1,45 @@
 """Cheapest first, by what a call and its pauses hold of the memory: the ordering of AugServe.
 
-AugServe, section 4.3, Eqs. 13-26, Algorithm 1. A call's value (`policies.scheduling_value`)
-is that of stage I while nothing of its session has run, and that of stage II, V_final, when it
-returns from a tool: its returned length is known then, and what has become of its context is read
-off the prefix cache. The least value goes first, in strict classes:
-
-    0  what returns to a context that is still there           (the paper's running)
-    1  what returns to a context that was swapped out          (swapped)
-    2  what returns to nothing, and what is new                (resume and new)
-
-and in each of them by
+AugServe, section 4.3, Eqs. 13-26, and Algorithm 1. The value of a call is that of stage I while
+nothing of its session has run, and that of stage II, V_final, when it returns from a tool: its
+returned length is known then, and what has become of its context is read off the prefix cache
+(`policies.scheduling_value`). The least goes first, of
 
     V_sched = V_final / (1 + wait / tau)        `aging="ratio"`
     V_sched = V_final - alpha wait              `aging="linear"`                            (Eq. 26)
+
+With `strict` it does so in classes, one after another, as in the paper:
+
+    0  what returns to a context that is still there           (running)
+    1  what returns to a context that was swapped out          (swapped)
+    2  what returns to nothing, and what is new                (resume and new)
 
 Settled, and deviations:
 
 1. Eq. 26 and line 28 of the algorithm add alpha wait and sort upwards, so that who waits is served
    ever later. The linear form subtracts it. Its alpha is in tokens and nowhere given; the ratio
-   needs none: at tau = 5 s a call counts half of its value after 5 s, a third after 10 s.
-2. Neither keeps a costly call from waiting for ever under overload, in the last class least of all.
-   Who has waited `promote_s` goes before all others, in order of arrival, whatever the class: the
-   oldest is looked at whenever a seat frees. So every call is served some day.
-3. Algorithm 1 sorts by the value of stage II; the text says V_final, which it is here.
-4. The paper's model predicts length buckets and tool times; here the length comes from the call's
+   needs none.
+2. Neither keeps a costly call from waiting for ever. One in `1 / promote_share` of the calls that
+   leave a queue is therefore its oldest, once that has waited `promote_s`: as many calls are older
+   than a given one, so many such turns later it goes. With a share of 1 the oldest goes as soon as
+   it has waited so long, whatever else waits.
+3. Much weight on waiting makes first come, first served of any order: under overload everybody is
+   promoted, and is late. With tau = 5 s, or a share of 1, goodput on the paper's workloads falls to
+   that of the baselines. So tau is long, and the share small (docs/decisions/0009).
+4. The classes of the paper are those of one engine, where what returns still runs. At a gateway
+   they make new sessions wait for all those that are under way; by value alone more of both are in
+   time. `strict=False` is the default for that reason.
+5. Algorithm 1 sorts by the value of stage II; the text says V_final, which it is here.
+6. The paper's model predicts length buckets and tool times; here the length comes from the call's
    estimate, and how often and how long its application is away from its latest calls
    (`policies.tool_habits`). A call marked as the last of its workflow asks for nothing.
-5. Any earlier call of the workflow makes a session, also one that asked for no tool. Where its
-   context was longer than the prompt, the prompt goes on from as much of it as it has.
-6. At least half of the context in the prefix cache: it was kept. Less, and it was to be swapped:
-   swapped. Else discarded, and what is missing is computed.
-7. T is the time per token at the instance now; held calls are valued at their session's instance,
+7. Any earlier call of the workflow makes a session, also one that asked for no tool. Where its
+   context was longer than the prompt, the prompt goes on from as much of it as it has. At least
+   half of the context in the prefix cache: it was kept. Less, and it was to be swapped: swapped.
+   Else discarded, and what is missing is computed.
+8. T is the time per token at the instance now; held calls are valued at their session's instance,
    or the fleet's first. Values move with time and load, and are computed anew in rounds.
-8. A call of several sequences costs as many times as much. A client's own priority decides between
+9. A call of several sequences costs as many times as much. A client's own priority decides between
    equal values only.
 """
 
@@ -75,7 +82,9 @@ class AugServe:
         aging: How waiting counts.
         tau_s: Of the ratio form, above 0.
         alpha: Of the linear form, tokens; at least 0.
-        promote_s: Wait after which a call goes before all others; `None`: never, and it may starve.
+        promote_s: Wait after which a call may be promoted; `None`: never, and it may starve.
+        promote_share: Part of what leaves a queue that is its oldest call where that is to be
+            promoted, above 0, at most 1.
 
     Example:
         >>> from types import SimpleNamespace as Fake
@@ -89,11 +98,9 @@ class AugServe:
         >>> fleet = Fake(tpot_s=lambda i: 0.02, session=lambda workflow_id: None)
         >>> ordering = AugServe(ToolHabits(), ContextHandling())
         >>> [round(part) for part in ordering.key(call(1_000), here, fleet, 0.0)]
-        [2, 2120, 0]
-        >>> [round(part) for part in ordering.key(call(1_000), here, fleet, 5.0)]
-        [2, 1060, 0]
-        >>> ordering.key(call(1_000), here, fleet, 30.0)
-        (-1.0, 0.0)
+        [0, 2120, 0]
+        >>> [round(part) for part in ordering.key(call(1_000), here, fleet, 300.0)]
+        [0, 1060, 0]
     """
 
     def __init__(
@@ -103,12 +110,13 @@ class AugServe:
         *,
         value: SchedulingValue | None = None,
         batch_tokens: float = 2048.0,
-        strict: bool = True,
+        strict: bool = False,
         quantile: float | None = None,
         aging: Aging = "ratio",
-        tau_s: float = 5.0,
+        tau_s: float = 300.0,
         alpha: float = 100.0,
         promote_s: float | None = 30.0,
+        promote_share: float = 0.02,
     ) -> None:
         self.habits = habits
         self.handling = handling
@@ -120,6 +128,7 @@ class AugServe:
         self.tau_s = tau_s
         self.alpha = alpha
         self.promote_s = promote_s
+        self.promote_share = promote_share
 
     def queue(self, instance: InstanceView | None, fleet: FleetView) -> CallQueue:
         """Calls by value, re-keyed as time goes on; those to be promoted are seen at once."""
@@ -127,14 +136,15 @@ class AugServe:
         def key(call: CallView, now_s: float) -> Key:
             return self.key(call, instance, fleet, now_s)
 
-        return PromotingQueue(key, self.promote_s)
+        return PromotingQueue(key, self.promote_s, self.promote_share)
 
     def key(
         self, call: CallView, instance: InstanceView | None, fleet: FleetView, now_s: float
     ) -> Key:
-        """(class, V_sched, client priority); (-1, arrival) for who has waited `promote_s`."""
+        """(class, V_sched, client priority); (-1, arrival) for who goes before all others."""
         wait_s = max(0.0, now_s - call.arrived_s)
-        if self.promote_s is not None and wait_s >= self.promote_s:
+        promoted = self.promote_s is not None and wait_s >= self.promote_s
+        if promoted and self.promote_share >= 1.0:
             return (_PROMOTED, call.arrived_s)
         value, handled = self.scored(call, instance, fleet)
         if self.aging == "ratio":
@@ -218,28 +228,41 @@ _Age = tuple[float, int, CallId]
 
 
 class PromotingQueue(RescoredQueue):
-    """Calls by key; whoever has waited long enough goes first, oldest first.
+    """Calls by key; the oldest has its turn once it has waited long enough.
 
     Args:
         key: Where a call stands now.
-        promote_s: Wait from which it goes first; `None`: none does.
+        promote_s: Wait from which it may have one; `None`: never.
+        share: Part of what leaves the queue that such turns are, above 0; 1: all, if need be.
 
     Example:
         >>> from types import SimpleNamespace as Fake
         >>> def call(name, sequence, arrived_s, cost):
         ...     spec = Fake(call_id=name)
         ...     return Fake(spec=spec, sequence=sequence, arrived_s=arrived_s, cost=cost)
-        >>> waiting = PromotingQueue(lambda call, now_s: (call.cost,), 30.0)
+        >>> waiting = PromotingQueue(lambda call, now_s: (call.cost,), 30.0, share=0.5)
         >>> waiting.push(call("dear", 1, 0.0, cost=9.0), 0.0)
-        >>> waiting.push(call("cheap", 2, 20.0, cost=1.0), 20.0)
+        >>> for sequence in (2, 3):
+        ...     waiting.push(call(f"cheap {sequence}", sequence, 20.0, cost=1.0), 20.0)
+        >>> waiting.select("", 30.0).spec.call_id
+        'cheap 2'
+        >>> waiting.remove("cheap 2")
         >>> [waiting.select("", now_s).spec.call_id for now_s in (29.9, 30.0)]
-        ['cheap', 'dear']
+        ['cheap 3', 'dear']
     """
 
-    def __init__(self, key: Callable[[CallView, float], Key], promote_s: float | None) -> None:
+    def __init__(
+        self,
+        key: Callable[[CallView, float], Key],
+        promote_s: float | None,
+        share: float = 1.0,
+    ) -> None:
         super().__init__(key, cost=_KEY_COST)
         self._promote_s = promote_s
+        self._share = share
         self._ages: list[_Age] = []
+        #: calls that have left since the oldest of all did
+        self._left = 0
 
     def push(self, call: CallView, now_s: float) -> None:
         """Add a call; it must not be here yet."""
@@ -248,13 +271,16 @@ class PromotingQueue(RescoredQueue):
 
     def remove(self, call_id: CallId) -> None:
         """Take a call out. Raises `KeyError` when it is not here."""
-        call = self._live[call_id][1]
+        age = _age(self._live[call_id][1])
         super().remove(call_id)
-        del self._ages[bisect_left(self._ages, _age(call))]
+        at = bisect_left(self._ages, age)
+        del self._ages[at]
+        self._left = self._left + 1 if at else 0
 
     def select(self, seat: SeatTag, now_s: float) -> CallView | None:
         """The oldest where it has waited long enough, else the call with the smallest key."""
-        if self._ages and self._promote_s is not None:
+        turn = (self._left + 1) * self._share >= 1.0
+        if turn and self._ages and self._promote_s is not None:
             arrived_s, _, call_id = self._ages[0]
             if now_s - arrived_s >= self._promote_s:
                 return self._live[call_id][1]

@@ -9,20 +9,37 @@ of the count that it confirms is learned, and the count of any later moment is m
 Calls without a first token are being read in and hold something between nothing and their prompt;
 where they are more than half of what is out, a reading says nothing.
 
-Prompts that go out fill a leaky bucket per instance; who asks says how fast it leaks.
+What no count foresees, such as answers that all become longer than predicted, shows as preemptions.
+An engine that has preempted since the last reading is given a twentieth less from then on, at least
+four fifths of what it has, and gets it back at a thousandth per second: additive increase,
+multiplicative decrease. One cut has `_SETTLE_S` to show, since what is in flight stays there.
+
+Prompts that go out fill a leaky bucket per instance; who asks says how fast it leaks. It holds no
+more than the prompts of calls that have no first token, and nothing when the engine says that no
+call of it waits: the speed at which it reads prompts is an estimate.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dispatcher.core.events import Dispatched, Event, InstanceObserved
-from dispatcher.core.types import EngineGauges, InstanceId
+from dispatcher.core.events import (
+    AttemptEnded,
+    Dispatched,
+    Event,
+    FirstToken,
+    InstanceObserved,
+)
+from dispatcher.core.types import AttemptId, EngineGauges, InstanceId
 from dispatcher.core.views import AttemptView, FleetView, InstanceView
 
 _WEIGHT = 0.2
 """Of the latest reading."""
 _BOUNDS = (0.1, 2.0)
+_CUT = 0.95
+_LEAST_MARGIN = 0.8
+_SETTLE_S = 10.0
+_REGAINED_PER_S = 0.001
 _FORGET_S = 10.0
 """A bucket that nobody has asked about for so long is empty."""
 
@@ -31,10 +48,19 @@ _FORGET_S = 10.0
 class _Book:
     confirmed: float = 1.0
     """Part of our count that the engine's gauge sees."""
+    margin: float = 1.0
+    """Part of its KV cache that it takes without preempting."""
+    preemptions_total: int | None = None
+    cut_s: float = float("-inf")
+    """When its margin was last cut."""
+    read_s: float = 0.0
+    """When its gauges were last read."""
     level_tokens: float = 0.0
     """Prompt tokens in the bucket."""
     leaked_s: float = 0.0
     """When it last leaked."""
+    unread_tokens: float = 0.0
+    """Prompt tokens of calls that are out and have no first token."""
 
 
 class KvBooks:
@@ -59,6 +85,8 @@ class KvBooks:
         #: as of the latest event
         self.fleet: FleetView | None = None
         self._books: dict[InstanceId, _Book] = {}
+        #: attempts without a first token -> where, and how many prompt tokens
+        self._unread: dict[AttemptId, tuple[InstanceId, float]] = {}
 
     def used_tokens(self, instance: InstanceView) -> float:
         """KV tokens that calls in flight keep there."""
@@ -66,12 +94,18 @@ class KvBooks:
         tokens = float(instance.in_flight_tokens)
         return tokens if book is None else tokens * book.confirmed
 
+    def margin(self, instance: InstanceView) -> float:
+        """Part of its KV cache that it has been taking without preempting, 0.8 to 1."""
+        book = self._books.get(instance.spec.instance_id)
+        return 1.0 if book is None else book.margin
+
     def level(self, instance_id: InstanceId, rate: float, now_s: float) -> float:
         """Prompt tokens in the bucket, which has leaked `rate` per second since it was asked."""
         book = self._books.get(instance_id)
         if book is None:
             return 0.0
-        book.level_tokens = max(0.0, book.level_tokens - rate * (now_s - book.leaked_s))
+        leaked = max(0.0, book.level_tokens - rate * (now_s - book.leaked_s))
+        book.level_tokens = min(leaked, book.unread_tokens)
         book.leaked_s = now_s
         return book.level_tokens
 
@@ -81,6 +115,8 @@ class KvBooks:
         match event:
             case Dispatched():
                 self._pour(event, fleet, now_s)
+            case FirstToken() | AttemptEnded():
+                self._has_been_read(event.attempt_id)
             case InstanceObserved():
                 self._read(event.instance_id, event.gauges, fleet, now_s)
             case _:
@@ -93,12 +129,43 @@ class KvBooks:
             book.level_tokens, book.leaked_s = 0.0, now_s
         done = event.call.generated_tokens / spec.seats
         prompt = spec.prompt_tokens + done - fleet.cached_tokens(event.call, instance)
-        book.level_tokens += max(0.0, prompt) * spec.prompts
+        tokens = max(0.0, prompt) * spec.prompts
+        book.level_tokens += tokens
+        book.unread_tokens += tokens
+        self._unread[event.attempt_id] = (event.instance_id, tokens)
+
+    def _has_been_read(self, attempt_id: AttemptId) -> None:
+        instance_id, tokens = self._unread.pop(attempt_id, (None, 0.0))
+        book = None if instance_id is None else self._books.get(instance_id)
+        if book is not None:
+            # sums of floats drift
+            book.unread_tokens = max(0.0, book.unread_tokens - tokens)
 
     def _read(
         self, instance_id: InstanceId, gauges: EngineGauges, fleet: FleetView, now_s: float
     ) -> None:
-        instance = fleet.instances[instance_id]
+        book = self._book(instance_id, fleet)
+        before, book.preemptions_total = book.preemptions_total, gauges.preemptions_total
+        since_s, book.read_s = now_s - book.read_s, now_s
+        if not gauges.waiting:
+            book.level_tokens = 0.0
+        # an engine that begins anew counts from nothing
+        if before is not None and gauges.preemptions_total > before:
+            if now_s - book.cut_s >= _SETTLE_S:
+                book.margin, book.cut_s = max(_LEAST_MARGIN, _CUT * book.margin), now_s
+        else:
+            book.margin = min(1.0, book.margin + _REGAINED_PER_S * since_s)
+        self._confirm(book, fleet.instances[instance_id], gauges, fleet, now_s)
+
+    def _confirm(
+        self,
+        book: _Book,
+        instance: InstanceView,
+        gauges: EngineGauges,
+        fleet: FleetView,
+        now_s: float,
+    ) -> None:
+        """Learn which part of our count the gauge sees."""
         capacity = instance.spec.kv_capacity_tokens
         if capacity is None or not instance.in_flight:
             return
@@ -112,7 +179,6 @@ class KvBooks:
         if begun <= under_way:
             return
         seen = gauges.kv_usage * capacity / (begun + under_way / 2.0)
-        book = self._book(instance_id, fleet)
         low, high = _BOUNDS
         book.confirmed += _WEIGHT * (min(max(seen, low), high) - book.confirmed)
 

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from dispatcher.core.ports import Admit, Defer
 from dispatcher.core.types import InstanceId, SeatTag
-from dispatcher.core.views import CallView, FleetView, InstanceView
+from dispatcher.core.views import CallView, InstanceView
 from policies.context_handling import ContextHandling
 from policies.kv_books import KvBooks
 from policies.seats import SeatAdmission
@@ -133,7 +133,7 @@ class TokenBudget(SeatAdmission):
         capacity = instance.spec.kv_capacity_tokens
         if capacity is None or self.share is None:
             return True
-        budget = self.share * capacity
+        budget = self.share * self.books.margin(instance) * capacity
         reserved = min(self.reserved_tokens(instance, now_s), self.most_reserved * budget)
         return self.books.used_tokens(instance) + needed_tokens(call) <= budget - reserved
 
@@ -146,7 +146,7 @@ class TokenBudget(SeatAdmission):
         if instance_id not in fleet.instances:
             return 0.0
         tokens = self.batch_tokens(instance)
-        rate = tokens / iteration_s(tokens, instance, fleet)
+        rate = tokens / fleet.prompt_s(tokens, instance)
         level = self.books.level(instance_id, rate, now_s)
         return (level - _BURST_ITERATIONS * tokens) / rate
 
@@ -156,9 +156,3 @@ def needed_tokens(call: CallView) -> float:
     spec = call.spec
     output_tokens = max(call.generated_tokens / spec.seats, call.length.expected_tokens)
     return spec.prompt_tokens * spec.prompts + output_tokens * spec.seats
-
-
-def iteration_s(tokens: float, instance: InstanceView, fleet: FleetView) -> float:
-    """Time of an iteration that computes so many prompt tokens beside its decodes."""
-    prefill_s = fleet.prompt_s(tokens, instance) - fleet.prompt_s(0.0, instance)
-    return fleet.tpot_s(instance) + prefill_s

@@ -210,6 +210,8 @@ class Policy:
     """The weight that `headway_alpha` shows (HexGen-Flow, Eq. 4), where the policy has one."""
     tick_s: float | None = None
     """How often preemption and rescoring are asked; `None`: never."""
+    reads_gauges: bool = False
+    """Whether it decides by what engines say of themselves (`InstanceView.gauges`)."""
 
 
 # --- predictors ---------------------------------------------------------------------------------

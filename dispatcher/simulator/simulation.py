@@ -202,7 +202,8 @@ class _Simulation:
         model = min(next(iter(self._fleet.values())).spec.models)
         clients = Clients(trace, kernel, self._arrive, model=model, hints=hints)
         self._clients = clients
-        if any(engine.spec.seats is None for engine in self._fleet.values()):
+        found = any(engine.spec.seats is None for engine in self._fleet.values())
+        if found or self._coordinator.policy.reads_gauges:
             kernel.at(SCRAPE_S, self._scrape)
         if any(call.streaming for workflow in trace for call in workflow.calls):
             kernel.at(PROGRESS_S, self._progress)

@@ -34,7 +34,9 @@ class Habits(ToolHabits):
 
 
 def ordering(habits=None, **params):
-    return AugServe(habits or Habits(), ContextHandling(), **params)
+    # as the paper has it: classes, and everybody who has waited for long goes first
+    as_published = {"strict": True, "tau_s": 5.0, "promote_share": 1.0}
+    return AugServe(habits or Habits(), ContextHandling(), **{**as_published, **params})
 
 
 def session(workflow="w", context=1_000, cached=True, instance="here", **fields):
@@ -194,11 +196,40 @@ def test_who_has_waited_long_enough_is_next_without_a_tick():
     assert patient.select("", 1e3) is cheap
 
 
+def test_one_in_so_many_that_leave_is_the_oldest():
+    here = fake_instance("here")
+    queue = ordering(promote_share=0.25).queue(here, fake_fleet(here))
+    queue.push(fake_call("old", 1, output_tokens=9_000.0), 0.0)
+    queue.push(fake_call("older", 0, output_tokens=9_000.0, arrived_s=-1.0), 0.0)
+    for number in range(2, 10):
+        queue.push(fake_call(f"c{number}", number, output_tokens=1.0, arrived_s=20.0), 20.0)
+    left = []
+    while len(queue):
+        left.append(queue.select("", 40.0).spec.call_id)
+        queue.remove(left[-1])
+    assert left[:8] == ["c2", "c3", "c4", "older", "c5", "c6", "c7", "old"]
+
+
+def test_what_leaves_otherwise_is_a_turn_as_well():
+    here = fake_instance("here")
+    queue = ordering(promote_share=0.5).queue(here, fake_fleet(here))
+    for number in range(4):
+        queue.push(fake_call(f"c{number}", number, output_tokens=100.0 - number), 0.0)
+    queue.remove("c3")
+    assert queue.select("", 40.0).spec.call_id == "c0"
+    queue.remove("c0")
+    assert queue.select("", 40.0).spec.call_id == "c2"
+
+
 @settings(max_examples=25, deadline=None)
-@given(st.randoms(use_true_random=False), st.sampled_from(["ratio", "linear"]))
-def test_nobody_starves_however_many_cheaper_calls_come(rng, aging):
+@given(
+    st.randoms(use_true_random=False),
+    st.sampled_from(["ratio", "linear"]),
+    st.sampled_from([0.05, 0.2, 1.0]),
+)
+def test_nobody_starves_however_many_cheaper_calls_come(rng, aging, share):
     """One seat, overrun by cheap calls for ever: the dearest still has its turn."""
-    rule = ordering(aging=aging)
+    rule = ordering(aging=aging, promote_share=share)
     here = fake_instance("here")
     fleet = fake_fleet(here, sessions=[session("kept", 100)])
     queue = rule.queue(here, fleet)
@@ -223,8 +254,8 @@ def test_nobody_starves_however_many_cheaper_calls_come(rng, aging):
         if chosen is worst:
             served_s = now_s
             break
-    # what came in the first 30 s and is still there is older than nothing of it
-    assert served_s is not None and served_s <= 30.5
+    # it is the oldest of all: its turn is the first that there is
+    assert served_s is not None and served_s <= 30.5 + 0.5 / share
 
 
 # --- what applications do -------------------------------------------------------------------------
@@ -300,7 +331,7 @@ def aug_world(name="augserve", seats=1, spec=None, **params):
 
 
 def test_a_return_to_its_prefix_passes_new_calls():
-    world = aug_world()
+    world = aug_world(strict=True)
     world.arrive("turn 1", "s")
     world.end("turn 1", tool="search", after_s=1.0)
     world.arrive("turn 2", "s", prompt_tokens=200)
@@ -325,7 +356,7 @@ def test_without_two_stages_the_oldest_session_goes_first():
 
 
 def test_promoted_calls_go_first_under_the_policy_as_well():
-    world = aug_world()
+    world = aug_world(promote_share=1.0)
     world.arrive("running")
     world.arrive("dear", prompt_tokens=30_000)
     world.now_s += 30.0
