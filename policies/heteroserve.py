@@ -19,13 +19,16 @@ Settled:
    tokens then weighs like one of 60, which is the likely cause of the paper's own failure on
    bimodal traffic. `feedback="backlog"` (default) counts seconds: q = W, the wait until a call's
    prefill would begin (`policies.first_token_wait`), and Q_max is its SLO on the first token.
+   lambda is 24 then: with 2 an H100 would be worth waiting 0.15 s for beside an idle A100, three
+   tenths of the SLO, and be full while others stand idle (docs/heteroserve.md).
 2. At q = Q_max the weight is exp(-2) = 0.14 of the full one and not "near zero": the gate is hard.
    Where all are full a call is held, and goes when one frees.
-3. `latency_test`: of these engines, those where the bin's calls would be in time go first,
+3. `latency_test`: of these engines, those where the call would be in time go first,
 
-        t_pre(p90 prompt of b) + W_i <= SLO_TTFT
+        t_pre + W_i <= SLO_TTFT
 
-   since Eq. 4 admits every bin everywhere on the paper's own fleet. No bin is tied to engines:
+   since Eq. 4 admits every bin everywhere on the paper's own fleet. `bin` asks of the p90 prompt of
+   b instead, which near the SLO keeps calls off engines that would do. No bin is tied to engines:
    where no engine passes, all that are open stand; where none that admits the bin is open, those
    do that hold the call itself.
 4. The gateway's own counters are instant. The paper's broadcast every 100 ms, with five arrivals in

@@ -111,12 +111,18 @@ def test_at_q_max_the_gate_is_hard_and_where_all_are_full_the_call_is_held():
 
 
 def test_handicaps_are_seconds_of_wait():
-    found = handicap("prefill_ahead_s", engine("h", "H100"), engine("a", "A100"), 0.001)
+    found = handicap("prefill_ahead_s", engine("h", "H100"), engine("a", "A100"), 1e-5)
     h100, a100 = (engine("x", gpu).spec.capability for gpu in ("H100", "A100"))
     weights = EXPONENTS["medium"]
-    assert found == pytest.approx(
-        0.25 * math.log(kappa(h100, weights) / kappa(a100, weights)), 0.01
-    )
+    expected = 0.5 / 24.0 * math.log(kappa(h100, weights) / kappa(a100, weights))
+    assert found == pytest.approx(expected, 0.01)
+
+
+def test_the_paper_s_dampening_is_kept_where_it_is_the_paper_s_feedback():
+    h100, a100 = engine("h", "H100", queued=9), engine("a", "A100")
+    for params in ({"feedback": "requests"}, {"feedback": "requests", "dampening": 2.0}):
+        assert route(build(**params), [h100, a100]) == "h"
+    assert route(build(feedback="requests", dampening=24.0), [h100, a100]) == "a"
 
 
 def test_one_long_prompt_weighs_more_than_many_short_ones():
@@ -171,7 +177,9 @@ def test_no_bin_is_tied_to_engines_where_none_is_in_time():
 
 def test_the_latency_test_asks_for_the_bin_where_enough_have_ended():
     services = PolicyServices(random.Random(0))
-    policy = catalog.build_policy("heteroserve", {"dampening": 0.0}, services)
+    policy = catalog.build_policy(
+        "heteroserve", {"dampening": 0.0, "latency_test": "bin"}, services
+    )
     footprints = services.observer(ContextFootprints)
     for _ in range(64):
         footprints.add(2000, 10)
@@ -204,7 +212,7 @@ def test_the_regime_weighs_the_next_call():
     services = PolicyServices(random.Random(0))
     policy = catalog.build_policy("heteroserve", {"latency_test": "none"}, services)
     window = services.observer(PromptWindow)
-    h100 = engine("h", "H100", prefill_ahead_s=0.17)
+    h100 = engine("h", "H100", prefill_ahead_s=0.0145)
     a100 = engine("a", "A100")
     assert route(policy, [h100, a100]) == "a"
     for _ in range(2 * WINDOW_CALLS):
