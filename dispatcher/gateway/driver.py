@@ -51,6 +51,9 @@ class Recorder(Protocol):
     def attempt_failed(self, reason: str) -> None:
         """An attempt failed before the client saw anything of it."""
 
+    def preempted(self, instance_id: InstanceId) -> None:
+        """An attempt was stopped there for another call; its own waits again."""
+
     def call_ended(self, call: LiveCall, result: AttemptResult | None) -> None:
         """A call is over; its record is set. `result` is of its last attempt, where one ran."""
 
@@ -245,6 +248,8 @@ class Driver:
             result = AttemptResult(Outcome.ENGINE_ERROR, detail=f"gateway defect: {error!r}")
         else:
             result = task.result()
+        if result.outcome is Outcome.PREEMPTED:
+            self._recorder.preempted(out.dispatch.instance_id)
         if result.retryable:
             self._recorder.attempt_failed(result.reason)
             log.warning(

@@ -20,6 +20,7 @@ from dispatcher.config import CENTRAL
 from dispatcher.core.coordinator import Coordinator
 from dispatcher.core.types import LengthEstimate, Outcome, Usage, WorkflowId
 from dispatcher.core.workflow_types import CallRecord, WorkflowRecord
+from dispatcher.gateway.cache_metrics import cache_families
 from dispatcher.gateway.class_metrics import ClassMetrics
 from dispatcher.gateway.fleet.monitor import Fleet
 
@@ -146,6 +147,12 @@ class Metrics:
         self.retries = Counter(
             "headway_retries", "Attempts that failed unseen", ("reason",), registry=registry
         )
+        self.preemptions = Counter(
+            "headway_preemptions",
+            "Calls stopped at an engine so that another is served",
+            ("instance",),
+            registry=registry,
+        )
         self.classes = ClassMetrics(registry)
         self._token_children = [self.tokens.labels(k) for k in ("prompt", "cached", "output")]
         #: as bounded as their labels: models above, the rest are ours
@@ -267,6 +274,7 @@ class _Gauges(Collector):
 
     def _values(self) -> Iterator[Metric]:
         yield from self._instances()
+        yield from cache_families(self._coordinator)
         up = GaugeMetricFamily(
             "headway_engine_up", "Whether an engine answers", labels=["instance"]
         )

@@ -16,7 +16,7 @@ from dispatcher.config import EngineSettings, Settings
 from dispatcher.core.coordinator import Coordinator, Limits
 from dispatcher.core.events import Event, PolicySwitched
 from dispatcher.core.ports import Learned
-from dispatcher.core.types import Outcome, RejectReason, Usage
+from dispatcher.core.types import InstanceId, Outcome, RejectReason, Usage
 from dispatcher.core.workflow_types import CallRecord, WorkflowRecord
 from dispatcher.gateway.attempts import AttemptResult, AttemptRunner
 from dispatcher.gateway.calls import LiveCall
@@ -317,6 +317,10 @@ class Gateway:
     def attempt_failed(self, reason: str) -> None:
         """An attempt failed before the client saw anything of it."""
         self.metrics.retries.labels(reason).inc()
+
+    def preempted(self, instance_id: InstanceId) -> None:
+        """An attempt was stopped there, so that another call is served."""
+        self.metrics.preemptions.labels(instance_id).inc()
 
     def workflow_ended(self, record: WorkflowRecord) -> None:
         """A workflow is over."""
