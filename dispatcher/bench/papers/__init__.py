@@ -23,4 +23,5 @@ def _found_in(module: str) -> Callable[[], Experiment]:
 PAPERS: Mapping[str, Callable[[], Experiment]] = {
     "hexgen-flow": _found_in("hexgen_flow"),
     "tempo": _found_in("tempo"),
+    "augserve": _found_in("augserve"),
 }

@@ -1,0 +1,357 @@
+"""The claims of AugServe's section 5, each beside what was measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+from dispatcher.bench.claims import Better, Claim
+from dispatcher.bench.papers.augserve import experiments as of
+from dispatcher.bench.papers.augserve import reasons
+from dispatcher.bench.papers.augserve.cases import Case, Contender
+from dispatcher.bench.papers.augserve.play import predict_s
+from dispatcher.bench.papers.augserve.results import (
+    GOODPUT,
+    Figure,
+    Measured,
+    Results,
+    mean_of,
+)
+
+CROWDED = 0.5
+"""Share of what came that is served well, below which vLLM counts as overrun: floors are asked for
+there."""
+VLLM_FLOOR, INFERCEPT_FLOOR = 2.0, 1.5
+TTFT, NORMALISED = mean_of("ttft_s"), mean_of("normalised_s")
+
+
+def claims_of(results: Results) -> list[Claim]:
+    """All of them, in the paper's order."""
+    return [
+        *_goodput(results),
+        *floors(results),
+        *_reductions(results),
+        *_fixed_count(results),
+        *_bursts(results),
+        *_ablation(results),
+        *_breakdown(results),
+        *_for_tools(results),
+        *_small(results),
+    ]
+
+
+def span(found: Sequence[Measured]) -> tuple[float, float]:
+    """Lowest and highest mean."""
+    means = [round(one.mean, 3) for one in found]
+    return min(means), max(means)
+
+
+def noise(found: Sequence[Measured]) -> float:
+    """The highest standard deviation over seeds."""
+    return round(max(one.deviation for one in found), 3)
+
+
+def overrun(results: Results, cases: Iterable[Case]) -> list[Case]:
+    """Those in which vLLM serves less than half of what comes as it should."""
+    return [case for case in cases if results.measured(case, of.VLLM, "of_all").mean < CROWDED]
+
+
+def _told(ratios: Sequence[Measured], cases: Sequence[Case]) -> str:
+    return ", ".join(
+        f"{case.brief} {one.mean:.2f}" for case, one in zip(cases, ratios, strict=True)
+    )
+
+
+# --- section 5.2 --------------------------------------------------------------------------------
+
+_W1 = "13B on an H800, Poisson, 10 minutes"
+
+
+def _goodput(results: Results) -> Iterable[Claim]:
+    for name, cases, claimed in (
+        ("all", of.W1_CASES, (4.7, 3.3)),
+        ("merge", of.MERGE_CASES, (5.9, 3.4)),
+    ):
+        crowded = overrun(results, cases)
+        for under, number in zip((of.VLLM, of.INFERCEPT), claimed, strict=True):
+            ratios = [results.ratio(case, of.AUGSERVE, under, GOODPUT) for case in crowded]
+            yield Claim(
+                f"goodput-{name}-{under.policy}",
+                f"requests within their SLOs per second, AugServe's over {under.label}'s, mean over"
+                " loads",
+                f"{_W1}, {'both workloads' if name == 'all' else 'Merge'}, where vLLM is overrun",
+                "ratio",
+                number,
+                round(statistics.fmean(one.mean for one in ratios), 3) if ratios else None,
+                spread=span(ratios) if ratios else None,
+                note=f"{_told(ratios, crowded)}; {reasons.GOODPUT}",
+            )
+    yield from _toolbench(results)
+
+
+def _toolbench(results: Results) -> Iterable[Claim]:
+    case = of.TOOLBENCH_MATCH
+    for under, claimed in ((of.VLLM, 2.35 / 0.25), (of.INFERCEPT, 2.35 / 0.21)):
+        ratio = results.ratio(case, of.AUGSERVE, under, GOODPUT)
+        ours, theirs = (results.measured(case, one, GOODPUT).mean for one in (of.AUGSERVE, under))
+        yield Claim(
+            f"goodput-toolbench-{under.policy}",
+            f"requests within their SLOs per second, AugServe's over {under.label}'s",
+            f"ToolBench, {case.rate_per_s:g} requests/s for the paper's 5; {_W1}",
+            "ratio",
+            round(claimed, 2),
+            round(ratio.mean, 3),
+            spread=round(ratio.deviation, 3),
+            note=f"{ours:.2f} against {theirs:.2f} per second; {reasons.TOOLBENCH}",
+        )
+
+
+def floors(results: Results) -> Iterable[Claim]:
+    """Wherever vLLM is overrun, of all cases that it plays."""
+    cases = [case for case, contender in results.pairs if contender == of.VLLM]
+    crowded = overrun(results, cases)
+    told = f"a floor, not the paper's number; {len(crowded)} of {len(cases)} cases"
+    for over, cases_of, name, where in (
+        (of.AUGSERVE, crowded, "", "every case of every experiment"),
+        (
+            of.NO_HOST,
+            [case for case in crowded if (case, of.NO_HOST) in results.pairs],
+            "-no-host",
+            f"{_W1}, on an engine without host memory",
+        ),
+    ):
+        for under, floor in ((of.VLLM, VLLM_FLOOR), (of.INFERCEPT, INFERCEPT_FLOOR)):
+            ratios = [results.ratio(case, over, under, GOODPUT) for case in cases_of]
+            found = list(zip(cases_of, ratios, strict=True))
+            yield Claim(
+                f"floor-{under.policy}{name}",
+                f"requests within their SLOs per second, AugServe's over {under.label}'s wherever"
+                " vLLM serves less than half so",
+                where,
+                "ratio",
+                floor,
+                span(ratios) if ratios else None,
+                spread=noise(ratios) if ratios else None,
+                note=f"{told}; {_below(results, under, floor, found)}",
+            )
+
+
+def _below(
+    results: Results, under: Contender, floor: float, found: Sequence[tuple[Case, Measured]]
+) -> str:
+    """Which cases a floor is missed in, and what is the most that could be reached there."""
+    missed = [(case, one) for case, one in found if one.mean < floor]
+    if not missed:
+        return "in all"
+    told = "; ".join(
+        f"{case.brief}: {one.mean:.2f} of at most"
+        f" {1.0 / results.measured(case, under, 'of_all').mean:.2f}"
+        for case, one in missed
+    )
+    others = [one.mean for _, one in found if one.mean >= floor]
+    rest = f", in the others at least {min(others):.2f}" if others else ""
+    return f"below in {len(missed)} ({told}){rest}; {reasons.FLOOR}"
+
+
+def _reductions(results: Results) -> Iterable[Claim]:
+    for figure, name, what, claimed, reason in (
+        (TTFT, "ttft", "mean time to the first token", (0.963, 0.950), reasons.TTFT),
+        (
+            NORMALISED,
+            "normalised",
+            "mean normalised latency of what is over",
+            (0.803, 0.627),
+            reasons.NORMALISED,
+        ),
+    ):
+        for under, number in zip((of.VLLM, of.INFERCEPT), claimed, strict=True):
+            best, case = max(
+                ((_cut(results, case, under, figure), case) for case in of.W1_CASES),
+                key=lambda one: one[0].mean,
+            )
+            ours, theirs = (
+                results.measured(case, one, figure).mean for one in (of.AUGSERVE, under)
+            )
+            yield Claim(
+                f"{name}-{under.policy}",
+                f"{what}, the most that AugServe takes off {under.label}'s",
+                f"{_W1}, {case.brief}",
+                "share",
+                number,
+                round(best.mean, 3),
+                spread=round(best.deviation, 3),
+                note=f"{ours:.3g} s against {theirs:.3g} s; {reason}",
+            )
+
+
+def _cut(results: Results, case: Case, under: Contender, figure: Figure) -> Measured:
+    ratio = results.ratio(case, of.AUGSERVE, under, figure)
+    return Measured([1.0 - value for value in ratio.values])
+
+
+# --- section 5.3, appendix B --------------------------------------------------------------------
+
+_ATTAINMENT = {
+    # Table 7: workload to attainment at three loads, by contender
+    "merge": {
+        "vllm": (0.195, 0.138, 0.097),
+        "infercept": (0.283, 0.191, 0.142),
+        "augserve": (0.543, 0.513, 0.458),
+    },
+    "toolbench": {
+        "vllm": (0.984, 0.227, 0.178),
+        "infercept": (0.283, 0.140, 0.093),
+        "augserve": (1.000, 0.638, 0.501),
+    },
+}
+
+
+def _fixed_count(results: Results) -> Iterable[Claim]:
+    for workload, claimed in _ATTAINMENT.items():
+        cases = [case for case in of.W2_CASES if case.workload == workload]
+        ours = [results.measured(case, of.AUGSERVE, "of_all") for case in cases]
+        others = {
+            one.label: [results.measured(case, one, "of_all").mean for case in cases]
+            for one in (of.VLLM, of.INFERCEPT)
+        }
+        told = "; ".join(
+            f"{name} {', '.join(f'{value:.0%}' for value in values)}"
+            for name, values in others.items()
+        )
+        yield Claim(
+            f"count-{workload}",
+            "share of a fixed count of requests that AugServe serves within SLOs",
+            f"{of.W2_COUNT} requests, {workload}, at {_rates(cases)} requests/s",
+            "share",
+            (min(claimed["augserve"]), max(claimed["augserve"])),
+            span(ours),
+            spread=noise(ours),
+            note=f"{told}; {reasons.COUNT}",
+        )
+        for under in (of.VLLM, of.INFERCEPT):
+            paper = [a / b for a, b in zip(claimed["augserve"], claimed[under.policy], strict=True)]
+            ratios = [results.ratio(case, of.AUGSERVE, under, "of_all") for case in cases]
+            yield Claim(
+                f"count-{workload}-{under.policy}",
+                f"the same over {under.label}'s",
+                f"{of.W2_COUNT} requests, {workload}, at {_rates(cases)} requests/s",
+                "ratio",
+                (round(min(paper), 2), round(max(paper), 2)),
+                span(ratios),
+                spread=noise(ratios),
+                note=f"{_told(ratios, cases)}; {reasons.COUNT}",
+            )
+
+
+def _rates(cases: Sequence[Case]) -> str:
+    return ", ".join(f"{case.rate_per_s:g}" for case in cases)
+
+
+def _bursts(results: Results) -> Iterable[Claim]:
+    for under in (of.VLLM, of.INFERCEPT):
+        ratios = [results.ratio(case, of.AUGSERVE, under, GOODPUT) for case in of.W3_CASES]
+        yield Claim(
+            f"bursts-{under.policy}",
+            f"requests within their SLOs per second under bursts, AugServe's over {under.label}'s",
+            f"Gamma gaps with CV {', '.join(f'{cv:g}' for cv in of.W3_CVS)}; 13B on an H800,"
+            " 10 minutes",
+            "ratio",
+            1.0,
+            span(ratios),
+            spread=noise(ratios),
+            note=f"{_told(ratios, of.W3_CASES)}; {reasons.BURSTS}",
+        )
+
+
+# --- section 5.4 --------------------------------------------------------------------------------
+
+
+def _ablation(results: Results) -> Iterable[Claim]:
+    case = of.ABLATION
+    goodputs = {
+        one.label: results.measured(case, one, GOODPUT).mean
+        for one in (of.VLLM, of.INFERCEPT, of.BATCHING, of.AUGSERVE)
+    }
+    told = " -> ".join(f"{label} {value:.2f}" for label, value in goodputs.items())
+    for over, under, claimed, reason in (
+        (of.BATCHING, of.VLLM, 0.35 / 0.22, reasons.BATCHING),
+        (of.BATCHING, of.INFERCEPT, 0.35 / 0.28, reasons.BATCHING),
+        (of.AUGSERVE, of.BATCHING, 0.87 / 0.35, reasons.SCHEDULING),
+    ):
+        ratio = results.ratio(case, over, under, GOODPUT)
+        yield Claim(
+            f"ablation-{'scheduling' if over == of.AUGSERVE else 'batching-' + under.policy}",
+            f"requests within their SLOs per second, {over.label}'s over {under.label}'s",
+            f"Merge, {case.rate_per_s:g} requests/s; {_W1}",
+            "ratio",
+            round(claimed, 2),
+            round(ratio.mean, 3),
+            spread=round(ratio.deviation, 3),
+            note=f"{told}; {reason}",
+        )
+
+
+def _breakdown(results: Results) -> Iterable[Claim]:
+    for case, queueing, predicting in (
+        (of.MERGE_MATCH, 0.1088, 0.0055),
+        (of.TOOLBENCH_MATCH, 0.0857, 0.0014),
+    ):
+        share = results.measured(case, of.AUGSERVE, "queue_share")
+        yield Claim(
+            f"queueing-{case.workload}",
+            "share of the time of what is over that it waits for an engine, AugServe's",
+            f"{case.brief}; {_W1}",
+            "share",
+            queueing,
+            round(share.mean, 3),
+            better=Better.LOWER,
+            spread=round(share.deviation, 3),
+            note=f"the rest is executing; {reasons.QUEUEING}",
+        )
+        served = results.measured(case, of.AUGSERVE, "served_s").mean
+        calls = results.measured(case, of.AUGSERVE, "calls_per_request").mean
+        predicted_s = calls * predict_s(case)
+        yield Claim(
+            f"predicting-{case.workload}",
+            "share of the time of what is over in which its lengths are predicted",
+            f"{case.brief}; {_W1}",
+            "share",
+            predicting,
+            round(predicted_s / served, 7),
+            better=Better.LOWER,
+            note=f"{1e6 * predicted_s:.0f} us of {served:.1f} s; {reasons.PREDICTING}",
+        )
+
+
+def _for_tools(results: Results) -> Iterable[Claim]:
+    for case, claimed in ((of.ABLATION, 0.87 / 0.28), (of.TOOLBENCH_MATCH, 2.35 / 0.21)):
+        ratio = results.ratio(case, of.AUGSERVE_ENGINE, of.INFERCEPT_ENGINE, GOODPUT)
+        ours = results.measured(case, of.AUGSERVE_ENGINE, GOODPUT).mean
+        gateway = results.measured(case, of.AUGSERVE, GOODPUT).mean
+        yield Claim(
+            f"engine-{case.workload}",
+            "requests within their SLOs per second, AugServe's over infercept's, both in an engine"
+            " made for tools",
+            f"{case.brief}; {_W1}",
+            "ratio",
+            round(claimed, 2),
+            round(ratio.mean, 3),
+            spread=round(ratio.deviation, 3),
+            note=f"{ours:.2f} per second; by a gateway before vLLM of today {gateway:.2f};"
+            f" {reasons.ENGINE}",
+        )
+
+
+def _small(results: Results) -> Iterable[Claim]:
+    for under in (of.VLLM, of.INFERCEPT):
+        ratios = [results.ratio(case, of.AUGSERVE, under, GOODPUT) for case in of.SMALL_CASES]
+        yield Claim(
+            f"small-{under.policy}",
+            f"requests within their SLOs per second, AugServe's over {under.label}'s",
+            "GPT-J-6B on an RTX 4090, Poisson, 10 minutes",
+            "ratio",
+            10.0,
+            span(ratios),
+            spread=noise(ratios),
+            note=f"{_told(ratios, of.SMALL_CASES)}; {reasons.SMALL}",
+        )
