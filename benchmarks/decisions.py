@@ -25,6 +25,7 @@ from dispatcher.bench.provenance import provenance
 from dispatcher.core import events as ev
 from dispatcher.core.commands import Dispatch
 from dispatcher.core.coordinator import Coordinator, Limits
+from dispatcher.core.gpu_profiles import GPUS, LLAMA_8B, kv_capacity_tokens
 from dispatcher.core.types import (
     AttemptId,
     CallId,
@@ -68,8 +69,7 @@ class Bench:
             observers=catalog.observers(services),
         )
         for number in range(engines):
-            name = InstanceId(f"engine-{number}")
-            self._post(ev.InstanceUp(InstanceSpec(name, frozenset({"m"}), seats=8)), None)
+            self._post(ev.InstanceUp(_engine(number)), None)
         for _ in range(waiting + engines * 8):
             self._now_s += 0.001
             self._arrive()
@@ -126,6 +126,21 @@ class Bench:
         for command in commands:
             if isinstance(command, Dispatch):
                 self._out[command.attempt_id] = None
+
+
+def _engine(number: int) -> InstanceSpec:
+    """One of a mixed fleet, of which all is known that policies weigh."""
+    gpu = GPUS[list(GPUS)[number % len(GPUS)]]
+    return InstanceSpec(
+        InstanceId(f"engine-{number}"),
+        frozenset({"m"}),
+        gpu=gpu.name,
+        seats=8,
+        kv_capacity_tokens=kv_capacity_tokens(gpu, LLAMA_8B),
+        capability=gpu.capability,
+        weight_bytes=LLAMA_8B.weight_bytes,
+        kv_bytes_per_token=LLAMA_8B.kv_bytes_per_token,
+    )
 
 
 def _time_method(owner: Any, name: str, times_s: list[float]) -> None:

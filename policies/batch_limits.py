@@ -118,16 +118,22 @@ class BatchLimits:
         #: of the engine that holds least; `None` where no limit is known
         self._least: int | None = None
         self._least_gb: float | None = None
-        self._own: dict[InstanceId, tuple[InstanceSpec, int | None]] = {}
+        #: of engines that events have told of: what they are, and their limit
+        self._known: dict[InstanceId, tuple[InstanceSpec, int | None]] = {}
 
     def tokens(self, spec: InstanceSpec) -> int | None:
         """The engine's limit, at least 1; `None`: none."""
+        # asked for every candidate of every call
         if self._version != self._specs.version:
             self._look()
-        known = self._own.get(spec.instance_id)
+        known = self._known.get(spec.instance_id)
+        if known is not None and known[0] is spec:
+            return known[1]
         # an engine that no event has told of yet is judged by itself
-        own = known[1] if known and known[0] is spec else token_limit(spec, self._delta)
-        least = self._least
+        return self._scoped(spec)
+
+    def _scoped(self, spec: InstanceSpec) -> int | None:
+        own, least = token_limit(spec, self._delta), self._least
         if self._scope == "own" or own is None or least is None:
             return own
         if self._scope == "weakest":
@@ -137,12 +143,14 @@ class BatchLimits:
         return min(own, max(1, int(least * spec.capability.hbm_gb / self._least_gb)))
 
     def _look(self) -> None:
+        """Work out all limits anew."""
         self._version = self._specs.version
-        self._own = {s.instance_id: (s, token_limit(s, self._delta)) for s in self._specs.all}
-        known = [(limit, spec) for spec, limit in self._own.values() if limit is not None]
-        self._least, weakest = min(known, key=lambda one: one[0]) if known else (None, None)
+        found = ((token_limit(spec, self._delta), spec) for spec in self._specs.all)
+        told = [(limit, spec) for limit, spec in found if limit is not None]
+        self._least, weakest = min(told, key=lambda one: one[0]) if told else (None, None)
         capability = weakest.capability if weakest is not None else None
         self._least_gb = None if capability is None else capability.hbm_gb
+        self._known = {s.instance_id: (s, self._scoped(s)) for s in self._specs.all}
 
 
 class BatchAdmission:

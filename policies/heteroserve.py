@@ -18,7 +18,7 @@ Settled:
 1. `feedback="requests"` is the paper: q counts calls that wait, Q_max = 32. A prompt of 3,000
    tokens then weighs like one of 60, which is the likely cause of the paper's own failure on
    bimodal traffic. `feedback="backlog"` (default) counts seconds: q = W, the wait until a call's
-   prefill would begin (`policies.first_token_wait`), and Q_max is its SLO on the first token.
+   prefill would begin (`policies.seat_wait`), and Q_max is its SLO on the first token.
    lambda is 24 then: with 2 an H100 would be worth waiting 0.15 s for beside an idle A100, three
    tenths of the SLO, and be full while others stand idle (docs/heteroserve.md).
 2. At q = Q_max the weight is exp(-2) = 0.14 of the full one and not "near zero": the gate is hard.
@@ -170,7 +170,7 @@ class HeteroServe:
         if self._feedback == "none":
             return [_Open(0.0, engine) for engine in candidates]
         of = self._depth.of
-        found = [_Open(of(engine, fleet, now_s), engine) for engine in candidates]
+        found = [_Open(of(engine, fleet, now_s, limit), engine) for engine in candidates]
         return [one for one in found if one.depth < limit]
 
     def _fitting(

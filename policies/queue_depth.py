@@ -2,7 +2,7 @@
 
 - `requests`, the paper: calls queued here and calls waiting inside the engine (its own word);
   running ones do not count. A prompt of 3,000 tokens weighs like one of 60.
-- `backlog`, settled: W, seconds until a call's prefill would begin (`policies.first_token_wait`).
+- `backlog`, settled: W, seconds until a call's prefill would begin (`policies.seat_wait`).
 - `prefill`: queued prompts over the measured prefill rate, in seconds: the estimate of the baseline
   `latency-aware`.
 
@@ -12,12 +12,13 @@ figures are as of the last epoch, so that the calls of one epoch all see the sam
 
 from __future__ import annotations
 
+from math import inf
 from typing import Literal
 
 from dispatcher.core.ports import Admission
 from dispatcher.core.types import InstanceId
 from dispatcher.core.views import FleetView, InstanceView
-from policies.first_token_wait import first_token_wait_s
+from policies.seat_wait import seat_wait_s
 
 Measure = Literal["backlog", "requests", "prefill"]
 Counters = Literal["instant", "snapshot"]
@@ -59,23 +60,25 @@ class QueueDepth:
         self._taken_s = float("-inf")
         self._as_of: dict[InstanceId, float] = {}
 
-    def of(self, instance: InstanceView, fleet: FleetView, now_s: float) -> float:
-        """Seconds, or calls; at least 0."""
+    def of(
+        self, instance: InstanceView, fleet: FleetView, now_s: float, enough: float = inf
+    ) -> float:
+        """Seconds, or calls; at least 0. From `enough` on it is not looked how much more it is."""
         if not self._snapshot:
-            return self._read(instance, fleet, now_s)
+            return self._read(instance, fleet, now_s, enough)
         if now_s >= self._taken_s + self._epoch_s:
             self._taken_s = now_s
-            self._as_of = {i: self._read(e, fleet, now_s) for i, e in fleet.instances.items()}
+            self._as_of = {i: self._read(e, fleet, now_s, inf) for i, e in fleet.instances.items()}
         # one that has come since is taken to be as idle as it most likely is
         return self._as_of.get(instance.spec.instance_id, 0.0)
 
-    def _read(self, instance: InstanceView, fleet: FleetView, now_s: float) -> float:
-        if self._measure == "backlog":
-            if self._admission is None:
-                full = instance.seats_in_use >= instance.seats
-            else:
-                full = not self._admission.open_seats(instance, now_s)
-            return first_token_wait_s(instance, fleet, full=full)
-        if self._measure == "prefill":
-            return fleet.prefill_ahead_s(instance)
-        return float(instance.queued + instance.gauges.waiting)
+    def _read(self, instance: InstanceView, fleet: FleetView, now_s: float, enough: float) -> float:
+        if self._measure == "requests":
+            return float(instance.queued + instance.gauges.waiting)
+        ahead_s = fleet.prefill_ahead_s(instance)
+        if self._measure == "prefill" or ahead_s >= enough:
+            return ahead_s
+        full = instance.seats_in_use >= instance.seats
+        if not full and self._admission is not None:
+            full = not self._admission.open_seats(instance, now_s)
+        return max(ahead_s, seat_wait_s(instance, fleet, full=full))

@@ -156,9 +156,11 @@ class Fleet:
     def prefill_ahead_s(self, instance: InstanceView) -> float:
         """What is queued or out there without a first token, in seconds of prefill."""
         own = self._all[instance.spec.instance_id]
-        prefills = own.queued + own.pending_prefills
-        if not prefills:
-            return 0.0
+        # asked for every candidate of every call: kept flat
+        queue = own.queue
+        prefills = own.pending_prefills + (0 if queue is None else len(queue))
+        if prefills <= 1:
+            return own.queued_prefill_s + own.pending_prefill_s if prefills else 0.0
         fixed_s = self._costs.prefill_s(own.instance_id, 0.0)
         ahead_s = own.queued_prefill_s + own.pending_prefill_s - (prefills - 1) * fixed_s
         # what was booked at other times may have counted less

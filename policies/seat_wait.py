@@ -1,6 +1,7 @@
-"""How long a call would wait at an engine before its own prefill begins: W of HeteroServe, settled.
+"""How long a call would wait for a seat, or for memory: part of W of HeteroServe, settled.
 
-The larger of two times, since whichever is short runs out under the other:
+W, the wait until the prefill of a call that is sent to an engine now would begin, is the larger of
+two times, since whichever is short runs out under the other:
 
 - the prefill ahead of it, queued or sent and not seen done (`FleetView.prefill_ahead_s`);
 - the wait for a seat: where none is free, or memory has no room, k calls have to end before it, and
@@ -42,11 +43,3 @@ def seat_wait_s(instance: InstanceView, fleet: FleetView, *, full: bool) -> floa
         return 0.0
     share = (queued + 1) / (queued + in_use)
     return fleet.backlog_s(instance) * max(1.0, instance.seats / in_use) * min(1.0, share)
-
-
-def first_token_wait_s(instance: InstanceView, fleet: FleetView, *, full: bool) -> float:
-    """W: until the prefill of a call that is sent there now would begin; at least 0; O(1)."""
-    prefill_s = fleet.prefill_ahead_s(instance)
-    if not (full or instance.queued):
-        return prefill_s
-    return max(prefill_s, seat_wait_s(instance, fleet, full=full))
