@@ -11,6 +11,7 @@ from workflows.ending import lessons
 from workflows.graph_history import GraphHistory, NewIndex
 from workflows.model import Workflow
 from workflows.settings import Structure, TrackerSettings
+from workflows.stage_profiles import StageProfiles
 from workflows.structure import GraphStructure
 from workflows.super_nodes import graph_of
 from workflows.templates import Templates
@@ -31,6 +32,7 @@ class LearnedStructure:
         self.graphs = GraphHistory(settings.graphs, _index(settings.structure))
         self.tools = ToolGaps(settings.max_tools)
         self.durations = Durations()
+        self.profiles = StageProfiles(settings.stage_models)
 
     def budgets(self) -> Budgets:
         """Budgets by the structure that is asked."""
@@ -44,11 +46,12 @@ class LearnedStructure:
             foresee=settings.structure is not Structure.NONE,
         )
 
-    def learn(self, workflow: Workflow, record: WorkflowRecord) -> None:
+    def learn(self, workflow: Workflow, record: WorkflowRecord, now_s: float) -> None:
         """Take one that has ended; it teaches where it went well and was seen whole."""
         visits = lessons(workflow)
         if visits:
             self.durations.learn(workflow.application, record.duration_s)
+            self.profiles.learn(workflow, now_s)
         self.templates.learn(workflow.application, visits)
         graph = graph_of(workflow) if visits else None
         if graph is not None:
@@ -60,6 +63,7 @@ class LearnedStructure:
             "structure": self._settings.structure.value,
             "graphs": self.graphs.stats(),
             "tools": self.tools.stats(),
+            "stage_models": self.profiles.stats(),
         }
 
     def dump(self) -> dict[str, object]:
@@ -70,6 +74,7 @@ class LearnedStructure:
             "tools": self.tools.dump(),
             "tool_windows": self.tools.dump_windows(),
             "durations": self.durations.dump(),
+            "stage_models": self.profiles.dump(),
         }
 
     def load(self, state: Mapping[str, object]) -> None:
@@ -81,12 +86,13 @@ class LearnedStructure:
         """
         templates, tools = _objects(state["templates"], state["tools"])
         graphs, windows = _objects(state.get("graphs", {}), state.get("tool_windows", {}))
-        (durations,) = _objects(state.get("durations", {}))
+        durations, models = _objects(state.get("durations", {}), state.get("stage_models", {}))
         fresh = GraphHistory(self._settings.graphs, _index(self._settings.structure))
         fresh_durations = Durations()
         try:
             fresh.load(graphs)
             fresh_durations.load(durations)
+            StageProfiles(self._settings.stage_models).load(models)
             ToolGaps(self._settings.max_tools).load(tools, windows)
             self.templates.load(templates)
         except TypeError as error:
@@ -94,6 +100,7 @@ class LearnedStructure:
         self.tools.load(tools, windows)
         self.graphs.adopt(fresh)
         self.durations = fresh_durations
+        self.profiles.load(models)
 
 
 def _objects(*states: object) -> list[dict[str, object]]:

@@ -6,11 +6,15 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from dispatcher.core.types import CallId, InstanceId, Outcome, WorkflowId
 from dispatcher.core.workflow_types import StageBudget
 from workflows.graph_match import Match
 from workflows.plan import Plan
+
+if TYPE_CHECKING:
+    from workflows.standing import Standing
 
 
 class State(StrEnum):
@@ -85,6 +89,8 @@ class Visit:
     predicted_s: float | None = None
     """Stage work when its first budget was granted."""
     budget_s: float | None = None
+    steps: float = 0.0
+    """Time that its longest member ran, in output tokens at the pace of its instance then."""
 
     @property
     def complete(self) -> bool:
@@ -157,6 +163,12 @@ class Workflow:
     """Its client announced it: it waits for calls, however long until silence ends it."""
     ran: bool = False
     """Some of it was more than turned away."""
+    planned: tuple[str, ...] | None = None
+    """Stages of the plan that its client posted while it ran, none before what it waits for."""
+    planned_edges: tuple[tuple[str, str], ...] = ()
+    """Which of them wait for which."""
+    standing: Standing | None = None
+    """Where it stands in its application's model, as of the latest question."""
     restored: bool = False
     """Its first stages were seen before a restart: it teaches templates nothing."""
 

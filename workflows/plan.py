@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from dispatcher.core.workflow_types import StagePlan
+from dispatcher.core.workflow_types import StageKind, StagePlan
 from workflows.bounds import MAX_S, MAX_TOKENS, MAX_WIDTH
 
 MAX_PLAN_STAGES = 200
@@ -88,12 +88,14 @@ class Plan:
 
     def ready(self, has_room: Callable[[StagePlan], bool]) -> str | None:
         """First stage, in the client's order, that may run now and has room for a call."""
+        over = set(self.done)
+        for name in self._order:
+            # nobody has to report what runs at clients: whoever calls is past it
+            if self._stages[name].kind is not StageKind.LLM and over.issuperset(self._before[name]):
+                over.add(name)
         for name, stage in self._stages.items():
-            if (
-                name not in self.done
-                and self.done.issuperset(self._before[name])
-                and has_room(stage)
-            ):
+            waits = stage.kind is StageKind.LLM and name not in over
+            if waits and over.issuperset(self._before[name]) and has_room(stage):
                 return name
         return None
 
@@ -106,11 +108,23 @@ class Plan:
         """
         tails: dict[str, float] = {}
         for stage_name in reversed(self._order):
-            own_s = 0.0 if stage_name in self.done else work_s(self._stages[stage_name])
+            stage = self._stages[stage_name]
+            counts = stage.kind is StageKind.LLM and stage_name not in self.done
+            own_s = work_s(stage) if counts else 0.0
             tails[stage_name] = own_s + max((tails[n] for n in self._after[stage_name]), default=0)
         if name is None or name not in self._stages:
             return max(tails.values(), default=0.0)
         return max((tails[n] for n in self._after[name]), default=0.0)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Its stages, none before what it waits for."""
+        return tuple(self._order)
+
+    @property
+    def edges(self) -> tuple[tuple[str, str], ...]:
+        """Which stage waits for which: (earlier, later)."""
+        return tuple((b, name) for name in self._order for b in self._before[name])
 
     def children(self, name: str) -> int:
         """Stages that wait for a declared one."""

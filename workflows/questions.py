@@ -13,6 +13,7 @@ from workflows.learned import LearnedStructure
 from workflows.model import Call, Workflow
 from workflows.settings import TrackerSettings
 from workflows.shapes import shape_of
+from workflows.stage_profiles import StageProfiles
 from workflows.templates import Templates
 
 
@@ -25,6 +26,7 @@ class Questions:
         self.settings = settings or TrackerSettings()
         learned = self._learned = LearnedStructure(self.settings, templates)
         self.templates, self.graphs, self.tools = learned.templates, learned.graphs, learned.tools
+        self._profiles = learned.profiles
         self._budgets = learned.budgets()
         self._live: dict[WorkflowId, Workflow] = {}  # oldest first
         self._calls: dict[CallId, tuple[Call, Workflow]] = {}
@@ -47,12 +49,17 @@ class Questions:
         workflow = self._live.get(workflow_id)
         if workflow is None:
             return None
+        self._profiles.pace(work_s(0.0, 1.0) - work_s(0.0, 0.0))
+        known = self._profiles.remaining(workflow, self._profiles.pace_s, self._now_s)
+        if known is not None:
+            return known
         work = self._budgets.remaining_work_s(workflow, work_s)
         return Remaining(work, work, work, work, known=False)
 
     def uncertainty(self, call_id: CallId) -> float:
         """R(X) of the call's stage, bit x seconds (LLMSched, Eq. 6); 0 where nothing is known."""
-        return 0.0
+        known = self._calls.get(call_id)
+        return 0.0 if known is None else self._profiles.uncertainty(known[1], known[0].visit)
 
     def stage_shape(self, call_id: CallId) -> StageShape | None:
         """Where the call's stage stands in its workflow's graph; `None`: the call is not live."""
@@ -60,7 +67,8 @@ class Questions:
         if known is None:
             return None
         call, workflow = known
-        return shape_of(workflow, call.visit, self.templates.get(workflow.application))
+        template = self.templates.get(workflow.application)
+        return shape_of(workflow, call.visit, template, self._profiles.shape(workflow, call.visit))
 
     def application_mean_s(self, application: str) -> float | None:
         """Mean duration of its workflows that finished well; `None`: none has."""
@@ -78,6 +86,11 @@ class Questions:
     def workflows(self) -> Sequence[Mapping[str, object]]:
         """Live workflows, oldest first, JSON-ready, one line each."""
         return [line(each, self._now_s) for each in self._live.values()]
+
+    @property
+    def profiles(self) -> StageProfiles:
+        """Application models: whoever fits them asks here."""
+        return self._profiles
 
     def stats(self) -> Mapping[str, object]:
         """What structure and tool gaps are predicted from, JSON-ready."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from workflows.graph_history import GraphBounds
+from workflows.stage_profiles import StageModelSettings
 
 
 class Structure(StrEnum):
@@ -64,6 +65,7 @@ class TrackerSettings:
     graph_matches: int = 1
     """Most alike graphs over which a prediction is averaged; the paper's is 1."""
     graphs: GraphBounds = field(default_factory=GraphBounds)
+    stage_models: StageModelSettings = field(default_factory=StageModelSettings)
 
     def for_application(self, application: str) -> WorkflowDefaults:
         """Its own defaults, or those of everybody."""

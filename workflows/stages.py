@@ -134,6 +134,7 @@ def leave(workflow: Workflow, call: Call, result: CallResult, now_s: float) -> b
         visit.output_tokens = max(visit.output_tokens, bounds.tokens(result.output_tokens))
         visit.total_input_tokens += call.prompt_tokens
         visit.total_output_tokens += bounds.tokens(result.output_tokens)
+        visit.steps = max(visit.steps, _steps(call, result, now_s))
     # A sibling that the client dropped after another had answered (a hedge) is no failure.
     if result.outcome is not Outcome.CANCELLED or not visit.succeeded:
         workflow.last_outcome = result.outcome
@@ -146,6 +147,13 @@ def leave(workflow: Workflow, call: Call, result: CallResult, now_s: float) -> b
         return False
     close(workflow, visit)
     return True
+
+
+def _steps(call: Call, result: CallResult, now_s: float) -> float:
+    """How long it ran in output tokens at its instance's pace (LLMSched, Eq. 2)."""
+    if call.dispatched_s is None or not result.tpot_s:
+        return float(bounds.tokens(result.output_tokens))
+    return bounds.cut((now_s - call.dispatched_s) / result.tpot_s, 0.0, bounds.MAX_TOKENS)
 
 
 def close(workflow: Workflow, visit: Visit) -> None:

@@ -14,6 +14,7 @@ from dispatcher.core.workflow_types import (
     CallResult,
     Placement,
     StageBudget,
+    StageKind,
     StagePlan,
     WorkflowDeclaration,
     WorkflowRecord,
@@ -112,6 +113,7 @@ class Tracker(Questions):
             InvariantError: The call is not live.
         """
         self._now_s = now_s
+        self._profiles.pace(work_s(0.0, 1.0) - work_s(0.0, 0.0))
         call, workflow = self._call(call_id)
         return self._budgets.grant(workflow, call.visit, work_s, now_s)
 
@@ -170,6 +172,8 @@ class Tracker(Questions):
         workflow = self._live.get(declaration.workflow_id)
         seen = () if workflow is None else workflow.stages
         plan = Plan(declaration.stages, seen) if declaration.stages else None
+        if any(stage.kind is not StageKind.LLM for stage in declaration.stages):
+            self._profiles.declare(declaration.application, declaration.stages)
         if workflow is None:
             workflow = self._begin(
                 declaration.workflow_id, declaration.application, declaration.tenant, now_s
@@ -201,6 +205,7 @@ class Tracker(Questions):
         if workflow is None:
             return self._pending()
         workflow.plan = Plan(stages, workflow.stages)
+        workflow.planned, workflow.planned_edges = workflow.plan.order, workflow.plan.edges
         workflow.declared = True
         workflow.version += 1
         self._touch(workflow, now_s)
@@ -312,7 +317,7 @@ class Tracker(Questions):
         del self._live[workflow.workflow_id]
         self._idle.discard(workflow.workflow_id, workflow.idle_s)
         record = close_books(workflow, state)
-        self._learned.learn(workflow, record)
+        self._learned.learn(workflow, record, self._now_s)
         self._archive.keep(workflow, self._now_s)
         return record
 

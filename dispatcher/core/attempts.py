@@ -125,6 +125,9 @@ class Attempts:
         attempt.instance.drop(attempt, now_s)
         attempt.call.attempt = None
         attempt.call.token_lag_s = event.token_lag_s
+        if event.outcome is Outcome.OK and now_s > attempt.dispatched_s:
+            load = _mean_load(attempt, now_s - attempt.dispatched_s)
+            attempt.call.ran_tpot_s = self._costs.tpot_s(attempt.instance.instance_id, *load)
         if event.outcome is Outcome.OK and usage is not None:
             self._learn(attempt, usage, now_s)
         return attempt
@@ -153,8 +156,7 @@ class Attempts:
             return
         instance.timed_s = now_s
         first_s = attempt.first_token_s if call.spec.streaming else None
-        running = (instance.running_integral - attempt.running_integral) / total_s
-        resident = (instance.resident_integral - attempt.resident_integral) / total_s
+        running, resident = _mean_load(attempt, total_s)
         self._costs.learn(
             AttemptTiming(
                 instance_id=instance.instance_id,
@@ -164,10 +166,18 @@ class Attempts:
                 ttft_s=None if first_s is None else first_s - attempt.dispatched_s,
                 decode_s=None if first_s is None else now_s - first_s,
                 total_s=total_s,
-                mean_running=max(1.0, running),
-                mean_resident_tokens=max(0.0, resident),
+                mean_running=running,
+                mean_resident_tokens=resident,
             )
         )
+
+
+def _mean_load(attempt: Attempt, total_s: float) -> tuple[float, float]:
+    """Calls, at least 1, and tokens in flight at its instance, averaged over its life."""
+    instance = attempt.instance
+    running = (instance.running_integral - attempt.running_integral) / total_s
+    resident = (instance.resident_integral - attempt.resident_integral) / total_s
+    return max(1.0, running), max(0.0, resident)
 
 
 def _count_tokens(attempt: Attempt, output_tokens: int) -> None:

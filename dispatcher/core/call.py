@@ -78,6 +78,8 @@ class Call:
     first_token_s: float | None = None
     token_lag_s: float | None = None
     predicted_compute_s: float | None = None
+    #: time per output token at its last instance, at the mean load while it ran there
+    ran_tpot_s: float | None = None
     urgency_s: float | None = None
     backlog_s: float | None = None
 

@@ -52,6 +52,7 @@ def call_result(call: Call, record: CallRecord, tool: str | None) -> CallResult:
         round(record.output_tokens / call.spec.seats),
         record.cached_tokens,
         tool,
+        call.ran_tpot_s if record.outcome is Outcome.OK else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from dispatcher.core.types import CallClass, CallId, InstanceId, Outcome, Slo, WorkflowId
 
@@ -79,6 +80,17 @@ class StageShape:
     """Calls side by side, at least 1."""
 
 
+class StageKind(StrEnum):
+    """What a stage runs (LLMSched, section IV-A)."""
+
+    LLM = "llm"
+    """Calls."""
+    REGULAR = "regular"
+    """Something at the client: a gap between calls, or reported."""
+    DYNAMIC = "dynamic"
+    """What a planner before it decides, out of candidates."""
+
+
 @dataclass(frozen=True, slots=True)
 class StagePlan:
     """One stage as declared or posted by a client; lengths in tokens where known."""
@@ -89,6 +101,9 @@ class StagePlan:
     output_tokens: int | None = None
     after: tuple[str, ...] = ()
     """Stages that must have ended; empty: the one before it in the list."""
+    kind: StageKind = StageKind.LLM
+    candidates: tuple[str, ...] = ()
+    """Stages that a dynamic one may be made of; others have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +129,9 @@ class CallResult:
     cached_tokens: int = 0
     tool: str | None = None
     """What the answer asks for, "" where that has no name; `None`: no tool."""
+    tpot_s: float | None = None
+    """Time per output token of its instance, as loaded as it was while the call ran; `None`: it
+    did not end well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -352,4 +352,5 @@ def test_a_tracker_that_asks_graphs_is_a_tracker() -> None:
         "structure": "graphs",
         "graphs": {"applications": 0, "graphs": 0, "super_nodes": 0},
         "tools": [],
+        "stage_models": {"model": "bayes", "row_bytes": 0, "answers": 0, "applications": {}},
     }

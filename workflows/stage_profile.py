@@ -1,0 +1,383 @@
+"""An application's model, ready to be asked: how long is left, and what would an end tell.
+
+LLMSched, sections IV-B and IV-C. What has ended is evidence; what may follow is a posterior over
+binned durations; the critical path through the stages left makes them one number. Where the
+states of what is left are few, they are all gone through; else several hundred draws from the
+posterior stand for them, always from the same uniforms, so that the same question has the same
+answer and questions that differ little have answers that differ little.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from functools import cache
+from math import inf, log2, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dispatcher.core.workflow_types import Remaining, StageKind
+from workflows.bounds import MAX_S, stored
+from workflows.stage_network import MAX_VARIABLES, StageNetwork
+from workflows.stage_rows import INSIDE, Declared, candidate_name, gap_name, shown
+from workflows.stage_variable import Running, Values, read_variable
+
+DRAWS = 384
+ENUMERATED = 1_024
+"""Joint states that are gone through one by one; of more, draws stand for them."""
+LIKELY = 0.01
+"""States above this posterior probability make a range."""
+MAX_ABOUT = 4
+"""Stages that the uncertainty reduction of one is taken over."""
+LOW, HIGH = 0.05, 0.95
+
+Evidence = tuple[tuple[int, int], ...]
+
+
+@cache
+def uniforms() -> Values:
+    """A row for each draw, a column for each variable that a network may have; stratified."""
+    chance = random.Random(0)  # noqa: S311 - the same for every question
+    columns = []
+    for _ in range(MAX_VARIABLES):
+        strata = [(k + chance.random()) / DRAWS for k in range(DRAWS)]
+        chance.shuffle(strata)
+        columns.append(strata)
+    return np.array(columns, dtype=np.float64).T
+
+
+class Question(NamedTuple):
+    """Where a workflow stands."""
+
+    evidence: Evidence
+    """States of stages that have ended, or never will begin; ascending."""
+    gone: tuple[int, ...] = ()
+    """Stages that are over, nobody knows how."""
+    running: tuple[Running, ...] = ()
+    must: tuple[int, ...] = ()
+    """Stages that are to come for sure, since the plan says so."""
+    plan: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """What a dynamic stage turned out to be made of and is not over: candidates, and which of
+    these each one waits for, by their place here."""
+
+
+class StageProfile:
+    """Answers from what `fitting.fit` gave.
+
+    Args:
+        state: That.
+        declared: The application's stages as declared, where they are.
+        number: No other model has it: what answers are remembered by.
+
+    Raises:
+        KeyError, TypeError, ValueError: It is not what `fit` gives.
+    """
+
+    def __init__(self, state: Mapping[str, Any], declared: Declared, number: int = 0) -> None:
+        self.state = state
+        self.number = number
+        self.method = str(state["method"])
+        self.samples = int(stored(state["samples"], "samples", 1, 2**53))
+        self.tpot_s = stored(state["tpot_s"], "tpot_s", 1e-9, MAX_S)
+        self.variables = tuple(read_variable(each) for each in state["variables"])
+        self.network = StageNetwork(
+            [variable.card for variable in self.variables], state["parents"], state["tables"]
+        )
+        self.index = {variable.name: v for v, variable in enumerate(self.variables)}
+        self.candidates = {str(each["name"]): each for each in state["candidates"]}
+        for each in self.candidates.values():
+            stored(each["mean"], "mean", 0.0, 2 * MAX_S)
+            stored(each["share"], "share", 0.0, 1.0 + 1e-6)
+            stored(each["ran"], "ran", 0.0, 1.0)
+        self._edges = [(str(a), str(b), stored(p, "edge", 0.0, 1.0)) for a, b, p in state["edges"]]
+        self.before = self._graph(declared)
+        self._ancestors: list[frozenset[int]] = [frozenset()] * len(self.variables)
+        for v in self._order:
+            direct = self.before[v]
+            self._ancestors[v] = frozenset(direct).union(*(self._ancestors[b] for b in direct))
+
+    # --- how long is left ---
+
+    def remaining(self, question: Question, tpot_s: float) -> Remaining:
+        """The posterior of what is left, at a pace.
+
+        Args:
+            question: Where the workflow stands.
+            tpot_s: Time per output token now, mean over the fleet (Eq. 2, l(b_t)).
+        """
+        left = self._left(question)
+        known = dict(question.evidence)
+        weights, columns = self._durations(left, known, question, tpot_s)
+        ends: dict[int, Values] = {}
+        zero = np.zeros(len(weights))
+        path = zero
+        work_s = 0.0
+        for variable in self._in_order(left):
+            begins = zero
+            for before in self._before_left(variable, columns):
+                begins = np.maximum(begins, ends[before])
+            ends[variable] = begins + columns[variable]
+            path = np.maximum(path, ends[variable])
+            tasks = self.variables[variable].tasks
+            work_s += float(weights @ columns[variable]) * tasks
+        mean_s = float(weights @ path)
+        low_s, high_s = _quantiles(path, weights)
+        return Remaining(mean_s, min(low_s, mean_s), max(high_s, mean_s), work_s, known=True)
+
+    def expected_s(self, variable: int, question: Question) -> float:
+        """Mean duration of one stage, at the pace of the fit."""
+        p = self.network.marginal(variable, dict(question.evidence))
+        return float(p @ self.variables[variable].means)
+
+    # --- what an end would tell ---
+
+    def reduction(self, variable: int, evidence: Evidence, unscheduled: frozenset[int]) -> Reach:
+        """R(X) of a stage in its parts (Eq. 6, and Eq. 4 of a dynamic stage after a planner).
+
+        Args:
+            variable: X.
+            evidence: States of what has ended.
+            unscheduled: Stages that have not begun.
+        """
+        known = {v: s for v, s in evidence if v != variable}
+        about = self._about(variable, known, unscheduled)
+        bits = self.network.information_bits(about, variable, known)
+        steps, seconds = self._range(about, known)
+        reach = Reach(bits * steps, bits * seconds)
+        for dynamic in self._planned_by(variable):
+            if dynamic in unscheduled:
+                steps, seconds = self._range((dynamic,), known)
+                bits = self.dynamic_bits(self.variables[dynamic].name)
+                reach = Reach(reach.steps + bits * steps, reach.seconds + bits * seconds)
+        return reach
+
+    def dynamic_bits(self, name: str) -> float:
+        """H of a dynamic stage: of its candidates and of the edges between them (Eq. 4)."""
+        inside = [c for n, c in self.candidates.items() if n.startswith(candidate_name(name, ""))]
+        nodes = sum(_binary_bits(float(candidate["ran"])) for candidate in inside)
+        edges = sum(
+            _binary_bits(p) for a, _, p in self._edges if a.startswith(candidate_name(name, ""))
+        )
+        return nodes + edges
+
+    def likely_range(self, variable: int, known: Mapping[int, int]) -> float:
+        """From the least to the most that it may take, at the pace of the fit."""
+        p = self.network.marginal(variable, known)
+        own = self.variables[variable]
+        likely = [s for s in range(own.card) if p[s] > LIKELY]
+        if not likely:
+            return 0.0
+        return float(max(own.highs[s] for s in likely) - min(own.lows[s] for s in likely))
+
+    def scale(self, share: float, tpot_s: float) -> float:
+        """What a duration of the fit is worth at another pace."""
+        return share * tpot_s / self.tpot_s + (1.0 - share)
+
+    # --- inside ---
+
+    def _about(
+        self, variable: int, known: Mapping[int, int], unscheduled: frozenset[int]
+    ) -> tuple[int, ...]:
+        """Y_1..Y_M: unscheduled stages that X leads to, those of the widest range."""
+        found = [v for v in self.network.descendants(variable) if v in unscheduled]
+        found = [v for v in found if v not in known and v != variable]
+        if len(found) > MAX_ABOUT:
+            spread = {
+                v: float(self.variables[v].highs[-1] - self.variables[v].lows[0]) for v in found
+            }
+            found = sorted(found, key=lambda v: (-spread[v], v))[:MAX_ABOUT]
+        return tuple(sorted(found))
+
+    def _range(self, about: Sequence[int], known: Mapping[int, int]) -> tuple[float, float]:
+        """Sum of ranges: decoding per second of TPOT, and what does not go with the load."""
+        steps = seconds = 0.0
+        for variable in about:
+            width, share = self.likely_range(variable, known), self.variables[variable].share
+            steps += width * share / self.tpot_s
+            seconds += width * (1.0 - share)
+        return steps, seconds
+
+    def _planned_by(self, variable: int) -> list[int]:
+        """Dynamic stages that come right after a stage."""
+        return [
+            v
+            for v, own in enumerate(self.variables)
+            if own.kind is StageKind.DYNAMIC and variable in self.before[v]
+        ]
+
+    def _left(self, question: Question) -> list[int]:
+        over = {v for v, _ in question.evidence} | set(question.gone)
+        return [v for v in range(len(self.variables)) if v not in over]
+
+    def _durations(
+        self, left: Sequence[int], known: dict[int, int], question: Question, tpot_s: float
+    ) -> tuple[Values, dict[int, Values]]:
+        """Weights of cases, and in each case how long each stage left takes."""
+        at_least = {each.variable: each.state for each in question.running}
+        for variable in question.must:
+            if self.variables[variable].may_not_run:
+                at_least.setdefault(variable, 1)
+        if not left:
+            return np.ones(1), {}
+        few = prod(self.variables[v].card for v in left) <= ENUMERATED
+        if few and not question.plan:
+            joint = self.network.joint(left, known, at_least)
+            weights = joint.ravel()
+            states = np.stack(np.unravel_index(np.arange(joint.size), joint.shape), axis=1)
+            states, weights = states[weights > 0.0], weights[weights > 0.0]
+        else:
+            states = self.network.sample(left, known, at_least, uniforms())
+            weights = np.full(DRAWS, 1.0 / DRAWS)
+        under_way = {each.variable: each for each in question.running}
+        columns: dict[int, Values] = {}
+        for column, variable in enumerate(left):
+            own = self.variables[variable]
+            running = under_way.get(variable)
+            by_state = own.means if running is None else own.left(running)
+            columns[variable] = by_state[states[:, column]] * self.scale(own.share, tpot_s)
+        self._resolve(columns, question, tpot_s)
+        return weights, columns
+
+    def _resolve(self, columns: dict[int, Values], question: Question, tpot_s: float) -> None:
+        """A dynamic stage whose plan is known takes as long as what is left of its plan."""
+        if not question.plan:
+            return
+        dynamic = question.plan[0][0].split(INSIDE, 1)[0]
+        variable = self.index.get(dynamic)
+        if variable is None or variable not in columns:
+            return
+        cases = len(columns[variable])
+        ends: list[Values] = []
+        for number, (name, waits_for) in enumerate(question.plan):
+            begins = np.zeros(cases)
+            for before in waits_for:
+                if before < number:
+                    begins = np.maximum(begins, ends[before])
+            ends.append(begins + self._candidate_s(name, number, cases, tpot_s))
+        columns[variable] = np.max(np.stack(ends), axis=0)
+
+    def _candidate_s(self, name: str, number: int, cases: int, tpot_s: float) -> Values:
+        """Of one candidate in each case: its quantiles, shuffled alike for every question."""
+        candidate = self.candidates.get(name)
+        if candidate is None:
+            return np.zeros(cases)
+        quantiles = np.asarray(candidate["quantiles"], dtype=np.float64)
+        # a low-discrepancy walk: no two candidates move together, nor with the network's draws
+        at = (np.arange(cases) * 0.6180339887498949 * (number + 1) + 0.5 / (number + 1)) % 1.0
+        drawn = np.interp(at, np.linspace(0.0, 1.0, len(quantiles)), quantiles)
+        return np.asarray(drawn * self.scale(float(candidate["share"]), tpot_s))
+
+    def _in_order(self, left: Sequence[int]) -> list[int]:
+        return [v for v in self._order if v in set(left)]
+
+    def _before_left(self, variable: int, columns: Mapping[int, Values]) -> list[int]:
+        """Stages left that it waits for, through those that are over."""
+        found, seen, ahead = [], set(), list(self.before[variable])
+        while ahead:
+            one = ahead.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            if one in columns:
+                found.append(one)
+            else:
+                ahead += self.before[one]
+        return found
+
+    def _graph(self, declared: Declared) -> tuple[tuple[int, ...], ...]:
+        """What each stage waits for: as declared, else all of the level before its own."""
+        levels = sorted({variable.level for variable in self.variables})
+        on: dict[float, tuple[int, ...]] = {
+            level: tuple(v for v, own in enumerate(self.variables) if own.level == level)
+            for level in levels
+        }
+        on[-inf] = ()
+        below = dict(zip(levels, [-inf, *levels[:-1]], strict=True))
+        by_level = [on[below[variable.level]] for variable in self.variables]
+        graph = list(by_level)
+        for number, variable in enumerate(self.variables):
+            if variable.name not in declared.before:
+                continue
+            names = declared.before[variable.name]
+            graph[number] = tuple(self.index[n] for n in names if n in self.index)
+            gap = self.index.get(gap_name(variable.name))
+            if gap is not None:
+                graph[gap], graph[number] = graph[number], (gap,)
+        try:
+            self._order = _topological(graph)
+        except ValueError:
+            # what was seen is not what was declared
+            graph = by_level
+            self._order = _topological(graph)
+        return tuple(graph)
+
+    def ancestors(self, variable: int) -> frozenset[int]:
+        """Stages that are over, or never begin, once this one has begun."""
+        return self._ancestors[variable]
+
+    def height(self, variable: int) -> int:
+        """Stages on the longest path after it."""
+        heights = dict.fromkeys(range(len(self.variables)), 0)
+        for one in reversed(self._order):
+            for before in self.before[one]:
+                heights[before] = max(heights[before], heights[one] + 1)
+        return heights[variable]
+
+    def children(self, variable: int) -> int:
+        """Stages that wait for it."""
+        return sum(variable in before for before in self.before)
+
+    def told(self) -> list[dict[str, object]]:
+        """Stages in order of their levels; JSON-ready."""
+        return [
+            {
+                "stage": shown(own.name),
+                "kind": own.kind.value,
+                "executed": own.ran,
+                "states": own.card,
+                "mean_s": self.expected_s(v, Question(())),
+                "tells_of": [
+                    shown(self.variables[d].name) for d in sorted(self.network.descendants(v))
+                ],
+            }
+            for v, own in enumerate(self.variables)
+        ]
+
+
+class Reach(NamedTuple):
+    """R(X) in its parts: bit x output tokens, and bit x seconds that do not go with the load."""
+
+    steps: float
+    seconds: float
+
+    def at(self, tpot_s: float) -> float:
+        """Bit x seconds at a pace."""
+        return self.steps * tpot_s + self.seconds
+
+
+def _binary_bits(p: float) -> float:
+    """H of what is so with probability p."""
+    if not 0.0 < p < 1.0:
+        return 0.0
+    return -(p * log2(p) + (1.0 - p) * log2(1.0 - p))
+
+
+def _quantiles(values: Values, weights: Values) -> tuple[float, float]:
+    order = np.argsort(values, kind="stable")
+    heaped = np.cumsum(weights[order])
+    found = np.searchsorted(heaped, np.array([LOW, HIGH]) * heaped[-1] - 1e-12)
+    low, high = values[order][np.minimum(found, len(values) - 1)]
+    return float(low), float(high)
+
+
+def _topological(graph: Sequence[Sequence[int]]) -> list[int]:
+    order: list[int] = []
+    left = set(range(len(graph)))
+    while left:
+        ready = [v for v in sorted(left) if not left.intersection(graph[v])]
+        if not ready:
+            raise ValueError("stages wait for each other in a circle")
+        order += ready
+        left.difference_update(ready)
+    return order

@@ -1,0 +1,397 @@
+"""Application models: declared or learned, fitted elsewhere, asked here (LLMSched, section IV).
+
+Every workflow that finishes well adds a row. When an application has enough new ones a fit is due:
+a simulation does it at once (`StageModelSettings.fitter`), a gateway in its worker process
+(`due`, `job`, `install`). Until there is a model, and wherever it cannot speak, nothing is said
+here and the tracker's budgets answer.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import exp, log
+from typing import TYPE_CHECKING, Any
+
+from dispatcher.core.workflow_types import Remaining, StageKind, StagePlan
+from workflows.bounds import MAX_S, cut
+from workflows.declarations import Shape, check_stages, dump_stage, load_stage, shape_of
+from workflows.model import Visit, Workflow
+from workflows.stage_history import ApplicationRows
+from workflows.stage_rows import Declared, base_name, row_of, variable_name
+
+if TYPE_CHECKING:
+    from workflows.fitting import FitJob
+    from workflows.stage_profile import Reach, StageProfile
+
+Fitter = Callable[["FitJob"], Mapping[str, Any]]
+"""Gives what `fitting.fit` gives; may raise `ValueError`, `RuntimeError`."""
+
+DEFAULT_TPOT_S = 0.02
+"""Until a fleet has said how long a token takes."""
+MAX_ANSWERS = 8_192
+"""Answers remembered, of all applications together; what was asked least recently goes first."""
+_PACE_STEP = 0.02
+"""Paces that differ by less have the same answer."""
+
+
+class StageModel(StrEnum):
+    """How stages' durations depend on each other."""
+
+    BAYES = "bayes"
+    """As a Bayesian network over them says."""
+    INDEPENDENT = "independent"
+    """They do not: what ends tells nothing of what follows."""
+    OFF = "off"
+    """There are no application models."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageModelSettings:
+    """How application models are made, and bounds. Every bound is at least 1."""
+
+    model: StageModel = StageModel.BAYES
+    declared: Mapping[str, tuple[StagePlan, ...]] = field(default_factory=dict)
+    """Applications whose stages are known beforehand."""
+    min_workflows: int = 20
+    """No model from fewer."""
+    refit_after: int = 100
+    """Workflows after which a model is fitted anew; earlier while it has seen few."""
+    rows: int = 400
+    """Latest workflows kept of an application."""
+    applications: int = 100
+    """The one that learned least recently goes first."""
+    row_bytes: int = 16_000_000
+    """Of all rows together; applications go as above until it holds, but never the last."""
+    fitter: Fitter | None = None
+    """Fits at once, in between; `None`: whoever asks for `job` does."""
+
+
+class _Application:
+    """One application."""
+
+    def __init__(self, rows: ApplicationRows, stages: Sequence[StagePlan], source: str) -> None:
+        self.rows = rows
+        self.declared = Declared(stages)
+        self.source = source
+        self.profile: StageProfile | None = None
+        self.fitted_at = 0
+        """Workflows taken in when the latest fit was asked for."""
+        self.fitted_s: float | None = None
+        self.error: str | None = None
+        self.shape = tuple(shape_of(stage) for stage in stages)
+        #: another shape that clients have declared of late, and how many times in a row
+        self.rival: tuple[Shape, int] | None = None
+
+    def rivals(self, shape: Shape) -> int:
+        """How many times in a row this one was declared, counting now."""
+        times = self.rival[1] + 1 if self.rival is not None and self.rival[0] == shape else 1
+        self.rival = (shape, times)
+        return times
+
+
+class StageProfiles:
+    """All applications' models."""
+
+    def __init__(self, settings: StageModelSettings | None = None) -> None:
+        self.settings = settings or StageModelSettings()
+        for stages in self.settings.declared.values():
+            check_stages(stages)
+        #: the one that learned least recently first
+        self._applications: OrderedDict[str, _Application] = OrderedDict()
+        self._due: dict[str, None] = {}
+        self._bytes = 0
+        self._answers: OrderedDict[tuple[object, ...], Remaining] = OrderedDict()
+        self._reaches: OrderedDict[tuple[object, ...], Reach] = OrderedDict()
+        #: models ever taken, so that no two have the same number
+        self._models = 0
+        self.pace_s = DEFAULT_TPOT_S
+        """Time per output token now, mean over the fleet."""
+
+    # --- what happens ---
+
+    def pace(self, tpot_s: float) -> None:
+        """How long an output token takes now."""
+        if tpot_s > 0.0:
+            self.pace_s = cut(tpot_s, 1e-9, MAX_S)
+
+    def declare(self, application: str, stages: Sequence[StagePlan]) -> None:
+        """A client says what its application is made of; configuration says it better.
+
+        Raises:
+            PlanError: The stages are no graph, or too many.
+        """
+        check_stages(stages)
+        if self.settings.model is StageModel.OFF or application in self.settings.declared:
+            return
+        known = self._application(application)
+        shape = tuple(shape_of(stage) for stage in stages)
+        if known.shape == shape:
+            known.rival = None
+            return
+        if known.shape and known.rivals(shape) < self.settings.min_workflows:
+            return  # one odd workflow is no new version of its application
+        # what was learned under other names and kinds does not fit any more
+        self._bytes -= known.rows.bytes
+        rows = ApplicationRows(self.settings.rows)
+        self._applications[application] = _Application(rows, stages, "declared")
+        self._due.pop(application, None)
+
+    def learn(self, workflow: Workflow, now_s: float) -> None:
+        """One has finished well, and was seen whole."""
+        if self.settings.model is StageModel.OFF:
+            return
+        name = workflow.application
+        known = self._application(name)
+        row = row_of(workflow, known.declared, self.pace_s)
+        if not row.cells:
+            return
+        self._bytes -= known.rows.bytes
+        known.rows.add(row)
+        self._bytes += known.rows.bytes
+        self._applications.move_to_end(name)
+        self._forget()
+        if self._is_due(known):
+            self._due[name] = None
+            if self.settings.fitter is not None:
+                self._fit_now(name, self.settings.fitter, now_s)
+
+    # --- fitting ---
+
+    def due(self) -> Sequence[str]:
+        """Applications that want a fit, the longest due first."""
+        return tuple(self._due)
+
+    def job(self, application: str) -> FitJob | None:
+        """What to fit; `None`: it is not due any more. It is due again after more workflows."""
+        from workflows.fitting import FitJob  # noqa: PLC0415 - arrays, only where one is fitted
+
+        self._due.pop(application, None)
+        known = self._applications.get(application)
+        if known is None or not len(known.rows):
+            return None
+        known.fitted_at = known.rows.total
+        return FitJob(application, known.rows.columns, known.rows.rows, self.pace_s)
+
+    def install(self, application: str, state: Mapping[str, Any], now_s: float) -> None:
+        """Answer from this model from now on.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is none; the one before stays.
+        """
+        known = self._applications.get(application)
+        if known is not None:
+            self._take(known, state)
+            known.fitted_s = now_s
+            known.error = None
+
+    def failed(self, application: str, why: str) -> None:
+        """It could not be fitted: the one before stays, and more workflows make another try."""
+        known = self._applications.get(application)
+        if known is not None:
+            known.error = why
+
+    # --- answers ---
+
+    def remaining(self, workflow: Workflow, tpot_s: float, now_s: float) -> Remaining | None:
+        """Posterior of what is left of a workflow; `None`: no model speaks."""
+        standing = self._standing(workflow)
+        if standing is None or self._strange(workflow):
+            return None
+        from workflows.standing import question_of  # noqa: PLC0415 - loaded with the first model
+
+        profile = standing.profile
+        step = round(log(max(tpot_s, 1e-9)) / _PACE_STEP)
+        pace_s = exp(step * _PACE_STEP)
+        question = question_of(workflow, standing, pace_s, now_s)
+        key = (profile.number, step, question)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._answers[key] = profile.remaining(question, pace_s)
+            if len(self._answers) > MAX_ANSWERS:
+                self._answers.popitem(last=False)
+        else:
+            self._answers.move_to_end(key)
+        return answer
+
+    def uncertainty(self, workflow: Workflow, visit: Visit) -> float:
+        """R(X) of a stage at the present pace, bit x seconds; 0 where no model speaks."""
+        standing = self._standing(workflow)
+        if standing is None:
+            return 0.0
+        profile = standing.profile
+        variable = profile.index.get(variable_name(visit.stage.name, visit.number))
+        if variable is None:
+            return 0.0
+        key = (profile.number, variable, standing.evidence, standing.unscheduled)
+        reach = self._reaches.get(key)
+        if reach is None:
+            reach = profile.reduction(variable, standing.evidence, standing.unscheduled)
+            self._reaches[key] = reach
+            if len(self._reaches) > MAX_ANSWERS:
+                self._reaches.popitem(last=False)
+        else:
+            self._reaches.move_to_end(key)
+        return reach.at(self.pace_s)
+
+    def shape(self, workflow: Workflow, visit: Visit) -> tuple[int, int] | None:
+        """Height and children of a stage in its model's graph; `None`: no model knows it."""
+        known = self._applications.get(workflow.application)
+        if known is None or known.profile is None:
+            return None
+        variable = known.profile.index.get(variable_name(visit.stage.name, visit.number))
+        if variable is None:
+            return None
+        return known.profile.height(variable), known.profile.children(variable)
+
+    def kind(self, application: str, stage: str) -> StageKind:
+        """Of a stage, as declared."""
+        known = self._applications.get(application)
+        return StageKind.LLM if known is None else known.declared.kind(stage)
+
+    # --- telling and keeping ---
+
+    def stats(self) -> dict[str, object]:
+        """Applications, the one that learned last first; JSON-ready."""
+        return {
+            "model": self.settings.model.value,
+            "row_bytes": self._bytes,
+            "answers": len(self._answers) + len(self._reaches),
+            "applications": {
+                name: _told(known) for name, known in reversed(self._applications.items())
+            },
+        }
+
+    def dump(self) -> dict[str, object]:
+        """What was learned, as plain JSON values."""
+        return {
+            name: {
+                **known.rows.dump(),
+                "source": known.source,
+                "stages": [dump_stage(s) for s in known.declared.stages.values()],
+                "model": None if known.profile is None else known.profile.state,
+                "fitted_at": known.fitted_at,
+            }
+            for name, known in self._applications.items()
+        }
+
+    def load(self, state: Mapping[str, object]) -> None:
+        """Replace what was learned by what `dump` gave.
+
+        What was learned of an application that is declared otherwise now is left out.
+
+        Raises:
+            KeyError, TypeError, ValueError: The state does not have the shape that `dump` gives;
+                nothing has changed then.
+        """
+        fresh = StageProfiles(self.settings)
+        if self.settings.model is not StageModel.OFF:
+            for name, entry in list(state.items())[-self.settings.applications :]:
+                if not isinstance(entry, Mapping):
+                    raise ValueError("application models: expected an object for each")
+                fresh._load_one(name, entry)
+        fresh._forget()
+        for known in fresh._applications.values():
+            if known.profile is not None:
+                self._models += 1
+                known.profile.number = self._models
+        self._applications, self._due = fresh._applications, fresh._due
+        self._bytes = fresh._bytes
+        self._answers.clear()
+        self._reaches.clear()
+
+    # --- inside ---
+
+    def _load_one(self, name: str, entry: Mapping[str, Any]) -> None:
+        stages = tuple(load_stage(each) for each in entry["stages"])
+        check_stages(stages)
+        own = self.settings.declared.get(name)
+        if own is not None and own != stages:
+            return
+        source = "declared" if stages else "learned"
+        rows = ApplicationRows.loaded(entry, self.settings.rows)
+        known = self._applications[name] = _Application(rows, stages, source)
+        known.fitted_at = int(entry["fitted_at"])
+        self._bytes += rows.bytes
+        if entry["model"] is not None:
+            self._take(known, entry["model"])
+        if self._is_due(known):
+            self._due[name] = None
+
+    def _take(self, known: _Application, state: Mapping[str, Any]) -> None:
+        from workflows.stage_profile import StageProfile  # noqa: PLC0415 - arrays
+
+        self._models += 1
+        known.profile = StageProfile(state, known.declared, self._models)
+
+    def _fit_now(self, name: str, fitter: Fitter, now_s: float) -> None:
+        job = self.job(name)
+        if job is None:
+            return
+        try:
+            self.install(name, fitter(job), now_s)
+        except (ValueError, RuntimeError) as error:
+            self.failed(name, str(error))
+
+    def _is_due(self, known: _Application) -> bool:
+        if known.rows.total < self.settings.min_workflows:
+            return False
+        new = known.rows.total - known.fitted_at
+        return new >= min(self.settings.refit_after, max(1, known.fitted_at // 2))
+
+    def _application(self, name: str) -> _Application:
+        known = self._applications.get(name)
+        if known is None:
+            stages = self.settings.declared.get(name, ())
+            rows = ApplicationRows(self.settings.rows)
+            known = _Application(rows, stages, "declared" if stages else "learned")
+            self._applications[name] = known
+            self._forget()
+        return known
+
+    def _forget(self) -> None:
+        while len(self._applications) > 1 and (
+            len(self._applications) > self.settings.applications
+            or self._bytes > self.settings.row_bytes
+        ):
+            name, dropped = self._applications.popitem(last=False)
+            self._bytes -= dropped.rows.bytes
+            self._due.pop(name, None)
+
+    def _standing(self, workflow: Workflow) -> Any:
+        known = self._applications.get(workflow.application)
+        if known is None or known.profile is None:
+            return None
+        from workflows.standing import standing_of  # noqa: PLC0415 - loaded with the first model
+
+        return standing_of(workflow, known.profile, known.declared)
+
+    def _strange(self, workflow: Workflow) -> bool:
+        """Its plan has stages to come that the model never saw: what they take, nobody knows."""
+        if workflow.planned is None:
+            return False
+        known = self._applications[workflow.application]
+        assert known.profile is not None  # noqa: S101 - asked after `_standing`
+        return any(
+            base_name(stage) not in known.profile.index
+            and base_name(stage) not in known.declared.dynamic_of
+            and stage not in workflow.stages
+            for stage in workflow.planned
+        )
+
+
+def _told(known: _Application) -> dict[str, object]:
+    profile = known.profile
+    return {
+        "source": known.source,
+        "workflows": known.rows.total,
+        "kept": len(known.rows),
+        "bytes": known.rows.bytes,
+        "method": None if profile is None else profile.method,
+        "samples": 0 if profile is None else profile.samples,
+        "fitted_s": known.fitted_s,
+        "error": known.error,
+        "stages": [] if profile is None else profile.told(),
+    }

@@ -1,0 +1,87 @@
+"""One stage of an application's model: its binned durations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.core.workflow_types import StageKind
+from workflows.bounds import stored
+
+Values = NDArray[np.float64]
+
+
+class Running(NamedTuple):
+    """A stage under way."""
+
+    variable: int
+    state: int
+    """It ends in this one or a later one."""
+    quarters: int
+    """Of that bin that are over already, 0 to 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One stage. Durations are seconds at the pace of the fit."""
+
+    name: str
+    kind: StageKind
+    level: float
+    share: float
+    tasks: float
+    ran: float
+    may_not_run: bool
+    means: Values
+    lows: Values
+    highs: Values
+
+    @property
+    def card(self) -> int:
+        """States."""
+        return len(self.means)
+
+    def state_of(self, value: float) -> int:
+        """Of a duration of a stage that ran."""
+        first = int(self.may_not_run)
+        return first + int(np.searchsorted(self.highs[first:-1], value, side="right"))
+
+    def running_for(self, value: float) -> tuple[int, int]:
+        """The state in which it would end now, and quarters of its bin that are over."""
+        state = self.state_of(value)
+        width = float(self.highs[state] - self.lows[state])
+        if width <= 0.0:
+            return state, 0
+        return state, max(0, min(3, int(4.0 * (value - float(self.lows[state])) / width)))
+
+    def left(self, running: Running) -> Values:
+        """By state: what is left of it."""
+        low, high = float(self.lows[running.state]), float(self.highs[running.state])
+        over = low + (high - low) * running.quarters / 4.0
+        left = np.maximum(self.means - over, 0.0)
+        left[running.state] = (high - over) / 2.0 if high > over else float(self.means[-1]) / 4.0
+        return left
+
+
+def read_variable(state: Mapping[str, Any]) -> Variable:
+    """A variable as `fitting` wrote it. Raises `KeyError`, `TypeError`, `ValueError`."""
+    bins = [[stored(x, "bin", 0.0, 1e12) for x in each] for each in state["bins"]]
+    if not bins or any(len(each) != 3 for each in bins):
+        raise ValueError("bins: expected a mean and two edges each")
+    means, lows, highs = (np.array(column) for column in zip(*bins, strict=True))
+    return Variable(
+        name=str(state["name"]),
+        kind=StageKind(str(state["kind"])),
+        level=stored(state["level"], "level", -1.0, 1e9),
+        share=stored(state["share"], "share", 0.0, 1.0 + 1e-6),
+        tasks=stored(state["tasks"], "tasks", 0.0, 1e9),
+        ran=stored(state["ran"], "ran", 0.0, 1.0),
+        may_not_run=bool(state["may_not_run"]),
+        means=means,
+        lows=lows,
+        highs=highs,
+    )
