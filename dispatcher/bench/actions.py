@@ -117,7 +117,9 @@ def live(
         _out.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
-def paper(name: str, *, seeds: str, jobs: int | None, json: Path | None, out: Path | None) -> None:
+def paper(
+    name: str, *, seeds: str | None, jobs: int | None, json: Path | None, out: Path | None
+) -> None:
     """Run the experiments of a paper, show, write.
 
     Raises:
@@ -127,7 +129,7 @@ def paper(name: str, *, seeds: str, jobs: int | None, json: Path | None, out: Pa
         known = ", ".join(PAPERS)
         raise ConfigurationError(f"no such paper: {name!r}; expected one of: {known}")
     experiment = PAPERS[name]()
-    some_seeds = _integers("seeds", seeds)
+    some_seeds = experiment.seeds if seeds is None else _integers("seeds", seeds)
     _writable(json)
     if out is not None:
         plots.require()

@@ -190,7 +190,10 @@ def live(  # noqa: PLR0917 - these are options
 def paper(
     name: Annotated[str, typer.Argument(help=f"which paper: {', '.join(PAPERS)}")],
     json: JsonFile = None,
-    seeds: Seeds = "0,1,2",
+    seeds: Annotated[
+        str | None,
+        typer.Option("--seeds", help="separated by commas", show_default="the experiment's own"),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="worker processes", show_default="one a core")
     ] = None,
