@@ -29,6 +29,10 @@ _KEY_COST = 32
 SIBLINGS_AT_ONCE = 32
 """Calls of a stage that are re-keyed with one that has changed; the rest have their round."""
 
+HEADS_AT_ONCE = 4
+"""Calls, or stages, that are looked at anew as they come up, before the best of them is taken: a
+decision must not take as long as a round."""
+
 _Age = tuple[float, int, CallId]
 """Arrival, arrival sequence, call id."""
 
@@ -136,7 +140,31 @@ class DensityQueue(RescoredQueue):
             oldest = self._ages[0]
         elif seat == RESERVE_SEAT and self._best_effort:
             oldest = self._best_effort[0]
-        return self._live[self._densest()[2] if oldest is None else oldest[2]][1]
+        if oldest is not None:
+            return self._live[oldest[2]][1]
+        plain = self._window is None and self._blend is None
+        return self._live[self._first(now_s) if plain else self._densest()[2]][1]
+
+    def _first(self, now_s: float) -> CallId:
+        """The densest, looked at anew as it comes up: it may have become late since its round.
+
+        Where none of those that come up stays first, the best of them is taken: the next one is
+        ahead of them by what was true of it some time ago.
+        """
+        looked: set[CallId] = set()
+        while len(looked) < HEADS_AT_ONCE:
+            head = self._sorted[0]
+            if head[2] in looked:
+                return head[2]
+            looked.add(head[2])
+            self.rekey(head[2], now_s)
+            if self._sorted[0] <= head:
+                return self._sorted[0][2]
+            call = self._live[head[2]][1]
+            stage = self._stage_of(call)
+            if stage is not None:
+                self._rekey_siblings(call, stage, now_s)
+        return min(self._live[call_id][0] for call_id in looked)[2]
 
     def _densest(self) -> Entry:
         among = None if self._window is None else self._similar(*self._window)

@@ -9,7 +9,7 @@ from policy_fakes import CountingFleet, FakeInstance, fake_call, fake_fleet, fak
 
 from dispatcher.core.service_gain import CODE_WEIGHTS
 from dispatcher.core.types import CallClass, LengthEstimate, Slo
-from policies.density_queue import SIBLINGS_AT_ONCE
+from policies.density_queue import HEADS_AT_ONCE, SIBLINGS_AT_ONCE
 from policies.lsdf import SIBLINGS, Lsdf, times
 
 # 0.5 ms per prompt token, 20 ms per output token: a call of 200 + 100 tokens takes 0.1 + 2 s
@@ -50,6 +50,51 @@ def order(ordering, calls, here, now_s=0.0, seat=""):
         given.append(queue.select(seat, now_s).spec.call_id)
         queue.remove(given[-1])
     return given
+
+
+# --- freshness ------------------------------------------------------------------------------------
+
+
+def aged(here, *calls, now_s):
+    """Who is taken from a queue that has had no round since its calls came at 0."""
+    queue = Lsdf().queue(here, fake_fleet(here, calls=calls))
+    for call in calls:
+        queue.push(call, 0.0)
+    return queue.select("", now_s).spec.call_id
+
+
+def test_who_has_become_late_since_the_last_round_is_not_taken_for_the_densest(here):
+    late = throughput("late", 1, deadline_s=10.0, prompt_tokens=300)
+    patient = throughput("patient", 2, deadline_s=1e6)
+    assert aged(here, late, patient, now_s=1.0) == "late"
+    assert aged(here, late, patient, now_s=40.0) == "patient"
+
+
+def test_siblings_that_have_become_late_together_stand_back_together(here):
+    late = [
+        collective(f"late {n}", n, stage_deadline_s=10.0, prompt_tokens=900)
+        for n in range(2 * HEADS_AT_ONCE)
+    ]
+    patient = throughput("patient", 99, deadline_s=1e6, prompt_tokens=1_000)
+    assert aged(here, *late, patient, now_s=1.0).startswith("late")
+    assert aged(here, *late, patient, now_s=400.0) == "patient"
+
+
+def test_a_selection_looks_at_a_few_calls_however_many_are_late(here):
+    scored = []
+
+    class Counting(Lsdf):
+        def key(self, call, instance, fleet, now_s):
+            scored.append(call.spec.call_id)
+            return super().key(call, instance, fleet, now_s)
+
+    calls = [throughput(f"late {n}", n, deadline_s=10.0) for n in range(100)]
+    queue = Counting().queue(here, fake_fleet(here, calls=calls))
+    for call in calls:
+        queue.push(call, 0.0)
+    scored.clear()
+    assert queue.select("", 500.0).spec.call_id == "late 0", "of equals the first"
+    assert scored == [f"late {n}" for n in range(HEADS_AT_ONCE)]
 
 
 # --- gain by class --------------------------------------------------------------------------------
@@ -233,7 +278,8 @@ def test_by_slack_who_is_doomed_comes_after_all_who_are_not(here):
 
 
 def test_rescoring_finds_who_has_become_late(here):
-    ordering = Lsdf()
+    # in a window all go by what they were in their round
+    ordering = Lsdf(window=1)
     calls = [
         throughput("soon lost", 1, deadline_s=3.0, prompt_tokens=300),
         throughput("in time", 2, deadline_s=500.0),

@@ -131,16 +131,16 @@ def test_best_effort_goes_first_on_the_reserve_and_last_elsewhere():
 
 def test_who_has_waited_long_has_a_turn_whatever_its_class():
     world = tempo_world(2, {"overdue_share": 0.25})
-    for name in ("running", "backfill", "dense0", "thin"):
+    for name in ("running", "backfill", "thin", "dense0"):
         urgent(world, name, prompt_tokens=1 if name == "thin" else 3_000)
     world.now_s += 31.0
     urgent(world, "dense1")
     urgent(world, "dense2")
-    # the fourth dispatch is the turn
-    assert world.sent(world.end("running")) == [("dense0", "i0")]
-    assert world.sent(world.end("dense0")) == [("thin", "i0")]
-    assert world.sent(world.end("thin")) == [("dense1", "i0")]
-    assert world.sent(world.end("dense1")) == [("dense2", "i0")]
+    # the fourth dispatch is the turn; "dense0" has become late
+    assert world.sent(world.end("running")) == [("dense1", "i0")]
+    assert world.sent(world.end("dense1")) == [("thin", "i0")]
+    assert world.sent(world.end("thin")) == [("dense2", "i0")]
+    assert world.sent(world.end("dense2")) == [("dense0", "i0")]
 
 
 def test_the_reserve_is_not_for_the_overdue():
