@@ -28,7 +28,7 @@ from dispatcher.core.views import CallView
 from policies.context_footprints import ContextFootprints
 
 PERCENTILE = 0.9
-_REFRESH_CALLS = 64
+_REFRESH_CALLS = 128
 """Ended calls after which the percentiles are worked out anew."""
 _LEAST_CALLS = 8
 """From so many on in a bin its percentile is told."""

@@ -181,7 +181,7 @@ def test_the_latency_test_asks_for_the_bin_where_enough_have_ended():
         "heteroserve", {"dampening": 0.0, "latency_test": "bin"}, services
     )
     footprints = services.observer(ContextFootprints)
-    for _ in range(64):
+    for _ in range(128):
         footprints.add(2000, 10)
     near = engine("near", "H100", prefill_ahead_s=0.1)
     idle = engine("idle", "L40S", slowness=0.4)
