@@ -40,8 +40,6 @@ _CUT = 0.95
 _LEAST_MARGIN = 0.8
 _SETTLE_S = 10.0
 _REGAINED_PER_S = 0.001
-_FORGET_S = 10.0
-"""A bucket that nobody has asked about for so long is empty."""
 
 
 @dataclass(slots=True)
@@ -57,6 +55,8 @@ class _Book:
     """When its gauges were last read."""
     level_tokens: float = 0.0
     """Prompt tokens in the bucket."""
+    rate: float = 0.0
+    """Tokens per second that leak, as was last said."""
     leaked_s: float = 0.0
     """When it last leaked."""
     unread_tokens: float = 0.0
@@ -100,13 +100,12 @@ class KvBooks:
         return 1.0 if book is None else book.margin
 
     def level(self, instance_id: InstanceId, rate: float, now_s: float) -> float:
-        """Prompt tokens in the bucket, which has leaked `rate` per second since it was asked."""
+        """Prompt tokens in the bucket, which leaks `rate` per second from its last change on."""
         book = self._books.get(instance_id)
         if book is None:
             return 0.0
-        leaked = max(0.0, book.level_tokens - rate * (now_s - book.leaked_s))
-        book.level_tokens = min(leaked, book.unread_tokens)
-        book.leaked_s = now_s
+        book.rate = rate
+        _leak(book, now_s)
         return book.level_tokens
 
     def observe(self, event: Event | Dispatched, fleet: FleetView, now_s: float) -> None:
@@ -125,8 +124,7 @@ class KvBooks:
     def _pour(self, event: Dispatched, fleet: FleetView, now_s: float) -> None:
         instance, spec = fleet.instances[event.instance_id], event.call.spec
         book = self._book(event.instance_id, fleet)
-        if now_s - book.leaked_s > _FORGET_S:
-            book.level_tokens, book.leaked_s = 0.0, now_s
+        _leak(book, now_s)
         done = event.call.generated_tokens / spec.seats
         prompt = spec.prompt_tokens + done - fleet.cached_tokens(event.call, instance)
         tokens = max(0.0, prompt) * spec.prompts
@@ -189,6 +187,12 @@ class KvBooks:
             if len(self._books) > len(fleet.instances):
                 self._books = {i: b for i, b in self._books.items() if i in fleet.instances}
         return book
+
+
+def _leak(book: _Book, now_s: float) -> None:
+    leaked = max(0.0, book.level_tokens - book.rate * (now_s - book.leaked_s))
+    book.level_tokens = min(leaked, book.unread_tokens)
+    book.leaked_s = now_s
 
 
 def _context_tokens(attempt: AttemptView) -> float:
