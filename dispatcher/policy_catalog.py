@@ -8,6 +8,7 @@ from dispatcher.augserve_policies import AUGSERVE_ENTRIES, AUGSERVE_OBSERVERS
 from dispatcher.core.ports import Observer, Ordering, Policy, Routing
 from dispatcher.core.service_gain import GainWeights
 from dispatcher.heteroserve_policies import HETEROSERVE_ENTRIES, HETEROSERVE_OBSERVERS
+from dispatcher.llmsched_policies import LLMSCHED_ENTRIES, LLMSCHED_OBSERVERS
 from dispatcher.policy_params import (
     BalanceParams,
     BaselineParams,
@@ -176,6 +177,7 @@ OBSERVERS: tuple[type[Observer], ...] = (
     ReserveTurns,
     *HETEROSERVE_OBSERVERS,
     *AUGSERVE_OBSERVERS,
+    *LLMSCHED_OBSERVERS,
 )
 """State that policies read, kept warm whatever policy is active."""
 
@@ -254,6 +256,7 @@ POLICIES: Registry[Policy] = Registry(
         ),
         *HETEROSERVE_ENTRIES,
         *AUGSERVE_ENTRIES,
+        *LLMSCHED_ENTRIES,
         entry(
             "least-backlog",
             "The engine where a call would end first, chosen when a seat frees; in order of "
