@@ -158,10 +158,11 @@ def _tokens_by_now(
 
 
 def _may_stop(attempt: AttemptView) -> bool:
-    """Whether the drivers would stop it without anybody noticing more than its time."""
+    """Whether the drivers would stop it now without anybody noticing more than its time."""
     spec = attempt.call.spec
     return (
         attempt.seat == PLAIN_SEAT
+        and not attempt.stopping
         and spec.seats == 1
         and spec.task is Task.GENERATE
         and not spec.streaming

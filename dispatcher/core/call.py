@@ -61,6 +61,8 @@ class Call:
     candidates: frozenset[InstanceId] = frozenset()
     avoid: set[InstanceId] = field(default_factory=set)
     generated_tokens: int = 0
+    #: output that those instances have room for
+    room_tokens: float = float("inf")
     #: per sequence, when `length` was last refined
     refined_at_tokens: float = 0.0
     attempts_made: int = 0
@@ -95,9 +97,11 @@ class Call:
         self.token_lag_s = None
         self.estimate(self.first_length)
 
-    def estimate(self, length: LengthEstimate) -> None:
-        """Take an estimate that knows nothing of what has been generated."""
-        self.first_length = self.length = length
+    def estimate(self, length: LengthEstimate, room_tokens: float | None = None) -> None:
+        """Take an estimate that knows nothing of what has been generated, and the room as it is."""
+        if room_tokens is not None:
+            self.room_tokens = room_tokens
+        self.first_length = self.length = length.capped(self.room_tokens)
         self.refined_at_tokens = 0.0
         self.refine()
 
@@ -106,8 +110,10 @@ class Call:
         done = self.generated_tokens / self.spec.seats
         if done >= self.refined_at_tokens + _REFINE_TOKENS:
             self.refined_at_tokens = done
-            length, limit = self.first_length.longer_than(done), self.spec.max_tokens
-            self.length = length if limit is None else length.capped(limit)
+            limit = self.room_tokens
+            if self.spec.max_tokens is not None:
+                limit = min(limit, self.spec.max_tokens)
+            self.length = self.first_length.longer_than(done).capped(limit)
 
     @property
     def remaining_tokens(self) -> float:
@@ -143,3 +149,8 @@ class Attempt:
     #: the instance's integrals when it went out (calls x seconds, tokens x seconds)
     running_integral: float = 0.0
     resident_integral: float = 0.0
+
+    @property
+    def stopping(self) -> bool:
+        """It has been told to end, preempted or given up, and has not ended yet."""
+        return self.preempting or self.aborting

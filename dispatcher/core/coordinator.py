@@ -237,6 +237,7 @@ class Coordinator:
             placement=placement,
             budget=budget,
             candidates=candidates,
+            room_tokens=room_tokens,
         )
 
     def _wait(self, call: Call) -> None:
@@ -247,7 +248,7 @@ class Coordinator:
         if call is None:
             return
         room_tokens = self.fleet.longest_output_tokens(call.candidates, call.spec.prompt_tokens)
-        call.estimate(event.length.capped(room_tokens))
+        call.estimate(event.length, room_tokens)
         if call.attempt is not None:
             call.attempt.instance.progress(call.attempt, self._now_s)
         else:
@@ -377,11 +378,10 @@ class Coordinator:
             self._preempt()
 
     def _preempt(self) -> None:
-        if self.policy.preemption is None:
-            return
-        for attempt_id in self.policy.preemption.preempt(self.fleet, self._now_s):
+        part = self.policy.preemption
+        for attempt_id in () if part is None else part.preempt(self.fleet, self._now_s):
             attempt = self.attempts.get(attempt_id)
-            if attempt is not None and not (attempt.preempting or attempt.aborting):
+            if attempt is not None and not attempt.stopping:
                 attempt.preempting = True
                 self._commands.append(Preempt(attempt_id))
 

@@ -86,6 +86,10 @@ class AttemptView(Protocol):
     def output_tokens(self) -> int:
         """Tokens of this attempt so far."""
 
+    @property
+    def stopping(self) -> bool:
+        """It has been told to end, preempted or given up, and has not ended yet."""
+
 
 class InstanceView(Protocol):
     """One engine and what the coordinator has put there."""

@@ -83,6 +83,7 @@ class FakeAttempt:
     dispatched_s: float = 0.0
     first_token_s: float | None = None
     output_tokens: int = 0
+    stopping: bool = False
 
 
 @dataclass

@@ -187,6 +187,29 @@ def test_an_estimate_that_comes_late_counts_what_has_been_generated():
     assert call.length == known
 
 
+def test_no_length_grows_beyond_the_room_while_tokens_come():
+    world = World()
+    world.up("i", seats=1, max_model_len=1_000)
+    world.arrive("a", prompt_tokens=600)
+    call = world.coordinator.calls[CallId("a")]
+    world.post(ev.EstimateReady(CallId("a"), LengthEstimate(200.0, ((0.5, 100.0), (0.9, 380.0)))))
+    for tokens in (150, 300, 390):
+        world.post(ev.Progress(world.attempt_of("a"), tokens))
+        assert call.length.quantile_tokens(0.9) == 400.0
+        assert tokens < call.length.quantile_tokens(0.5) <= 400.0
+        assert call.length.expected_tokens <= 400.0
+
+
+@pytest.mark.parametrize(("max_tokens", "most"), [(None, 400.0), (399, 399.0), (401, 400.0)])
+def test_the_room_counts_before_another_estimate_comes_too(max_tokens, most):
+    world = World()
+    world.lengths.predict = lambda spec: LengthEstimate(200.0, ((0.5, 100.0), (0.9, 380.0)))
+    world.up("i", seats=1, max_model_len=1_000)
+    world.arrive("a", prompt_tokens=600, max_tokens=max_tokens)
+    world.post(ev.Progress(world.attempt_of("a"), 300))
+    assert world.coordinator.calls[CallId("a")].length.quantile_tokens(0.9) == most
+
+
 def test_preemptions_are_not_failures():
     world = World(policy(preemption=StopAll(), tick_s=1.0), limits=Limits(max_attempts=2))
     world.up("i", seats=1)

@@ -85,6 +85,13 @@ def test_what_is_nearly_done_is_left_alone():
         assert case.stopped(now_s=0.005 + tokens * 0.02) == stopped
 
 
+def test_who_is_being_stopped_already_is_left_out():
+    case = Case(dense(), [thin(), thin("thin too", 2, prompt_tokens=20)])
+    first, _ = case.here.in_flight.values()
+    first.stopping = True
+    assert case.stopped() == ["thin too"]
+
+
 @pytest.mark.parametrize(
     "unsafe",
     [
