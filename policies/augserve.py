@@ -60,7 +60,7 @@ from policies.tool_habits import ToolHabits
 
 Aging = Literal["ratio", "linear"]
 
-_KEY_COST = 8
+_KEY_COST = 16
 """Cheap keys that a value is worth: it asks the cost model and the books of sessions."""
 _KEPT_SHARE = 0.5
 """Of a context, from which on it was kept."""

@@ -19,8 +19,11 @@ from dispatcher.catalog import build_policy, policy_entries, policy_table
 from dispatcher.core.errors import BadParameterError, ConfigurationError, UnknownNameError
 from dispatcher.core.types import CallId, CallSpec, InstanceId, InstanceSpec, WorkflowId
 from dispatcher.registry import Params, PolicyServices, Registry, entry
+from policies.augserve import AugServe
 from policies.least_backlog import LeastBacklog
 from policies.round_robin import RoundRobin
+from policies.session_fcfs import SessionFcfs
+from policies.token_budget import TokenBudget
 
 ROOT = Path(catalog.__file__).parents[1]
 SERVICES = PolicyServices(random.Random(0))
@@ -40,6 +43,8 @@ from dispatcher.registry import PolicyServices
 services = PolicyServices(random.Random(0))
 for one in dispatcher.catalog.trained_lengths().entries.values():
     pkgutil.resolve_name(one.factory({}, services).train)
+for one in dispatcher.catalog.trained_stages().entries.values():
+    pkgutil.resolve_name(one.factory({}, services).learn)
 """
 
 
@@ -135,6 +140,12 @@ def test_an_unknown_name_is_answered_with_those_there_are():
         ("tempo", {"routing": "late"}, "routing = 'late'.*'least-backlog-late'"),
         ("plas", {"level_tokens": 0.0}, "level_tokens = 0.0.*greater than 0"),
         ("sjf", {"quantile": 0.0}, "quantile = 0.0.*greater than 0"),
+        ("vllm", {"kv_share": 1.5}, "kv_share = 1.5.*less than or equal to 1"),
+        ("augserve", {"aging": "none"}, "aging = 'none'.*'ratio' or 'linear'"),
+        ("augserve", {"costs": "paper"}, "costs = 'paper'.*'exact' or 'printed'"),
+        ("augserve", {"promote_share": 0.0}, "promote_share = 0.0.*greater than 0"),
+        ("augserve", {"beta_low": 2.0}, "beta_low = 2.0 is above beta_high = 1.25"),
+        ("infercept", {"two_stage": False}, "no such parameter.*most_reserved"),
     ],
 )
 def test_a_bad_parameter_says_what_where_and_what_was_expected(name, params, says):
@@ -194,6 +205,58 @@ def test_parameters_reach_the_parts_of_tempo():
     assert plain.admission.reserved(64) == 0
     assert plain.preemption is None
     assert isinstance(plain.routing, RoundRobin)
+
+
+def test_parameters_reach_the_parts_of_augserve():
+    params = {
+        "affinity": 0.0, "swap_tokens": 300.0, "kv_share": 0.8, "most_reserved": 0.1,
+        "batch_tokens": 512.0, "beta_low": 0.5, "beta_high": 2.0, "gamma": 0.5,
+        "costs": "printed", "recompute": True, "strict": True, "quantile": 0.9, "aging": "linear",
+        "tau_s": 7.0, "alpha": 3.0, "promote_s": 9.0, "promote_share": 0.5, "tick_s": 1.0,
+    }  # fmt: skip
+    policy = build_policy("augserve", params, SERVICES)
+    ordering, admission = policy.ordering, policy.admission
+    assert (ordering.value.form, ordering.value.recompute, ordering.strict) == (
+        "printed", True, True,
+    )  # fmt: skip
+    assert (ordering.quantile, ordering.aging, ordering.batch_tokens) == (0.9, "linear", 512.0)
+    assert (ordering.tau_s, ordering.alpha, ordering.promote_s) == (7.0, 3.0, 9.0)
+    assert (ordering.promote_share, policy.tick_s) == (0.5, 1.0)
+    assert (admission.share, admission.most_reserved, admission.target_tokens) == (0.8, 0.1, 512.0)
+    assert (admission.beta_low, admission.beta_high, admission.gamma) == (0.5, 2.0, 0.5)
+    # one choice of handling for order, room and way
+    assert ordering.handling is admission.handling
+    assert ordering.handling.swap_tokens == 300.0
+    assert policy.reads_gauges
+
+
+def test_either_half_of_augserve_can_be_left_out():
+    batching = build_policy("augserve", {"two_stage": False}, SERVICES)
+    ordering = build_policy("augserve", {"token_budget": False}, SERVICES)
+    assert isinstance(batching.ordering, SessionFcfs)
+    assert isinstance(batching.admission, TokenBudget)
+    assert isinstance(ordering.ordering, AugServe)
+    assert not isinstance(ordering.admission, TokenBudget)
+    assert not ordering.reads_gauges
+
+
+SEATED = [
+    "vllm", "hexgen-flow", "rr-pq", "wb-fcfs", "vtc", "qlm", "sarathi-fcfs", "plas", "sjf",
+    "least-backlog",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEATED)
+def test_policies_that_admit_by_seats_can_have_a_token_budget(name):
+    budget = build_policy(name, {"kv_share": 0.7}, SERVICES)
+    assert isinstance(budget.admission, TokenBudget)
+    assert (budget.admission.share, budget.admission.target_tokens) == (0.7, None)
+    assert budget.reads_gauges
+    seats = build_policy(name, {}, SERVICES)
+    assert not isinstance(seats.admission, TokenBudget)
+    assert not seats.reads_gauges
+    assert budget.tick_s == seats.tick_s
+    assert (budget.tunable is None) == (seats.tunable is None)
 
 
 @pytest.mark.parametrize("name", ["vtc", "qlm", "sarathi-fcfs", "plas", "sjf"])
