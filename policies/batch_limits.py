@@ -15,7 +15,8 @@ Settled:
    more memory be used. The seats of the engine stay a limit, too.
 2. No limit passes what the engine itself says it holds (`InstanceSpec.kv_capacity_tokens`): more
    would make it preempt. Where memory, weights or KV bytes are unknown, that alone is the limit;
-   where it is unknown, too, seats are.
+   where it is unknown, too, seats are. Figures of a model that the engine gives the lie to count
+   for nothing: those by which it could not run, or would hold less than half of what it says.
 3. In proportion to memory: the limit of the engine with the least, times M_i over its M.
 
 At a gateway these are caps on what is sent, not launch flags: the same batch as long as the
@@ -37,6 +38,8 @@ BatchScope = Literal["own", "weakest", "proportional"]
 BatchUnit = Literal["both", "tokens", "requests", "none"]
 
 _ONE_KIND = (PLAIN_SEAT,)
+_CREDIBLE = 0.5
+"""Of what the engine says it holds."""
 
 
 def token_limit(spec: InstanceSpec, delta: float = 0.1) -> int | None:
@@ -62,7 +65,9 @@ def token_limit(spec: InstanceSpec, delta: float = 0.1) -> int | None:
     if spec.capability is None or spec.weight_bytes is None or spec.kv_bytes_per_token is None:
         return told
     room_bytes = (1.0 - delta) * spec.capability.hbm_gb * 1e9 - spec.weight_bytes
-    tokens = max(1, int(room_bytes // spec.kv_bytes_per_token))
+    tokens = int(room_bytes // spec.kv_bytes_per_token)
+    if tokens < 1 or (told is not None and tokens < told * _CREDIBLE):
+        return told
     return tokens if told is None else min(tokens, told)
 
 

@@ -57,8 +57,18 @@ def test_what_is_unknown_limits_nothing_but_what_the_engine_says():
     assert token_limit(replace(spec, kv_capacity_tokens=9_000)) == 9_000
 
 
-def test_a_model_that_hardly_fits_still_has_a_limit():
-    assert token_limit(replace(engine("i", "L40S").spec, weight_bytes=80 * 10**9)) == 1
+def test_figures_that_the_engine_gives_the_lie_to_count_for_nothing():
+    spec = engine("i", "L40S").spec
+    too_large = replace(spec, weight_bytes=140 * 10**9)  # and yet it runs
+    assert token_limit(too_large) is None
+    assert token_limit(replace(too_large, kv_capacity_tokens=9_000)) == 9_000
+    assert token_limit(replace(spec, kv_capacity_tokens=50_000)) == 50_000
+    assert token_limit(replace(spec, kv_capacity_tokens=40_000), delta=0.1) == L40S_TOKENS
+
+
+def test_more_memory_left_free_is_less_in_flight():
+    spec = replace(engine("i", "H100").spec, kv_capacity_tokens=53_000)
+    assert [token_limit(spec, delta) for delta in (0.1, 0.2)] == [53_000, 46_347]
 
 
 def test_one_batch_size_for_all_is_that_of_the_weakest():
