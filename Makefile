@@ -42,8 +42,8 @@ $(VENV)/.dev-ready: $(VENV)/.run-ready requirements/dev.lock
 	touch $@
 
 lock:  ## resolve the lock files anew (needs uv: pip install uv)
-	uv pip compile pyproject.toml requirements/build.in --extra examples $(LOCK_FLAGS) -o requirements/run.lock
-	uv pip compile pyproject.toml requirements/build.in --extra examples --group dev -c requirements/run.lock $(LOCK_FLAGS) -o requirements/dev.lock
+	uv pip compile pyproject.toml requirements/build.in --extra examples --extra bayes $(LOCK_FLAGS) -o requirements/run.lock
+	uv pip compile pyproject.toml requirements/build.in --extra examples --extra bayes --group dev -c requirements/run.lock $(LOCK_FLAGS) -o requirements/dev.lock
 LOCK_FLAGS := --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 
 clean:

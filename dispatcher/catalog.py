@@ -19,10 +19,12 @@ from dispatcher.predictor_catalog import (
     DEFAULT_LENGTH_PREDICTOR,
     DEFAULT_PROMPT_COUNTER,
     DEFAULT_TRAINED_LENGTHS,
+    DEFAULT_TRAINED_STAGES,
     cost_models,
     length_predictors,
     prompt_counters,
     trained_lengths,
+    trained_stages,
 )
 from dispatcher.registry import Entry, PolicyServices
 
@@ -32,6 +34,7 @@ __all__ = [
     "DEFAULT_POLICY",
     "DEFAULT_PROMPT_COUNTER",
     "DEFAULT_TRAINED_LENGTHS",
+    "DEFAULT_TRAINED_STAGES",
     "build_policy",
     "cost_models",
     "length_predictors",
@@ -40,6 +43,7 @@ __all__ = [
     "policy_table",
     "prompt_counters",
     "trained_lengths",
+    "trained_stages",
 ]
 
 DEFAULT_POLICY = "hexgen-flow"

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dispatcher.core.ports import CostModel, LengthPredictor
 from dispatcher.registry import Params, PolicyServices, Registry, entry
-from dispatcher.trained import TrainedLengths
+from dispatcher.trained import TrainedLengths, TrainedStages
 from predictors.coverage import Coverage
 from predictors.length_features import FEATURES, length_features
 from predictors.linear_cost import LinearCost, LinearCostSettings
@@ -18,6 +18,7 @@ from predictors.rolling_quantiles import RollingQuantiles, RollingQuantilesSetti
 
 DEFAULT_LENGTH_PREDICTOR = "rolling-quantiles"
 DEFAULT_TRAINED_LENGTHS = "quantile-forest"
+DEFAULT_TRAINED_STAGES = "bayesian-network"
 DEFAULT_COST_MODEL = "linear"
 DEFAULT_PROMPT_COUNTER = "bytes"
 
@@ -100,6 +101,24 @@ _TRAINED_LENGTHS: Registry[TrainedLengths] = Registry(
     ),
 )
 
+
+def _bayesian_network(params: NoParams, services: PolicyServices) -> TrainedStages:
+    return TrainedStages(learn="predictors.bayesian_network:learn_network")
+
+
+_TRAINED_STAGES: Registry[TrainedStages] = Registry(
+    "learner of stages",
+    (
+        entry(
+            "bayesian-network",
+            "Which stages' durations tell of which: a network over bins, learned with pyAgrum.",
+            "LLMSched, section IV-B",
+            NoParams,
+            _bayesian_network,
+        ),
+    ),
+)
+
 _COST_MODELS: Registry[CostModel] = Registry(
     "cost model",
     (
@@ -135,6 +154,11 @@ def length_predictors() -> Registry[LengthPredictor]:
 def trained_lengths() -> Registry[TrainedLengths]:
     """Predictors of output length that are trained in a process of their own."""
     return _TRAINED_LENGTHS
+
+
+def trained_stages() -> Registry[TrainedStages]:
+    """What learns how the stages of an application depend on each other."""
+    return _TRAINED_STAGES
 
 
 def cost_models() -> Registry[CostModel]:

@@ -83,3 +83,12 @@ class TrainedLengths:
     """One for each of the features."""
     coverage: Callable[[], Coverage]
     """A new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedStages:
+    """One way to learn which stages of an application tell of which."""
+
+    learn: str
+    """Where its `workflows.fitting.LearnNetwork` is found, `package.module:function`: imported
+    only where a network is learned."""

@@ -80,8 +80,12 @@ class Questions:
 
     def explain(self, workflow_id: WorkflowId) -> Mapping[str, object] | None:
         """Everything a user would ask, JSON-ready, as of the latest event."""
-        workflow = self._live.get(workflow_id) or self._archive.get(workflow_id)
-        return None if workflow is None else explain(workflow, self._now_s)
+        live = self._live.get(workflow_id)
+        workflow = live or self._archive.get(workflow_id)
+        if workflow is None:
+            return None
+        told = {**explain(workflow, self._now_s), "remaining": None, "model": None}
+        return told if live is None else told | self._profiles.explain(live, self._now_s)
 
     def workflows(self) -> Sequence[Mapping[str, object]]:
         """Live workflows, oldest first, JSON-ready, one line each."""

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.core.workflow_types import Remaining, StageKind, StagePlan
 from workflows.bounds import MAX_S, cut
-from workflows.declarations import Shape, check_stages, dump_stage, load_stage, shape_of
+from workflows.declarations import check_stages, dump_stage, load_stage, shape_of
 from workflows.model import Visit, Workflow
+from workflows.stage_application import Application, application_told, remaining_told
 from workflows.stage_history import ApplicationRows
-from workflows.stage_rows import Declared, base_name, row_of, variable_name
+from workflows.stage_rows import base_name, row_of, variable_name
 
 if TYPE_CHECKING:
     from workflows.fitting import FitJob
-    from workflows.stage_profile import Reach, StageProfile
+    from workflows.stage_profile import Reach
 
 Fitter = Callable[["FitJob"], Mapping[str, Any]]
 """Gives what `fitting.fit` gives; may raise `ValueError`, `RuntimeError`."""
@@ -44,7 +45,7 @@ class StageModel(StrEnum):
     """As a Bayesian network over them says."""
     INDEPENDENT = "independent"
     """They do not: what ends tells nothing of what follows."""
-    OFF = "off"
+    NONE = "none"
     """There are no application models."""
 
 
@@ -69,29 +70,6 @@ class StageModelSettings:
     """Fits at once, in between; `None`: whoever asks for `job` does."""
 
 
-class _Application:
-    """One application."""
-
-    def __init__(self, rows: ApplicationRows, stages: Sequence[StagePlan], source: str) -> None:
-        self.rows = rows
-        self.declared = Declared(stages)
-        self.source = source
-        self.profile: StageProfile | None = None
-        self.fitted_at = 0
-        """Workflows taken in when the latest fit was asked for."""
-        self.fitted_s: float | None = None
-        self.error: str | None = None
-        self.shape = tuple(shape_of(stage) for stage in stages)
-        #: another shape that clients have declared of late, and how many times in a row
-        self.rival: tuple[Shape, int] | None = None
-
-    def rivals(self, shape: Shape) -> int:
-        """How many times in a row this one was declared, counting now."""
-        times = self.rival[1] + 1 if self.rival is not None and self.rival[0] == shape else 1
-        self.rival = (shape, times)
-        return times
-
-
 class StageProfiles:
     """All applications' models."""
 
@@ -100,7 +78,7 @@ class StageProfiles:
         for stages in self.settings.declared.values():
             check_stages(stages)
         #: the one that learned least recently first
-        self._applications: OrderedDict[str, _Application] = OrderedDict()
+        self._applications: OrderedDict[str, Application] = OrderedDict()
         self._due: dict[str, None] = {}
         self._bytes = 0
         self._answers: OrderedDict[tuple[object, ...], Remaining] = OrderedDict()
@@ -124,7 +102,7 @@ class StageProfiles:
             PlanError: The stages are no graph, or too many.
         """
         check_stages(stages)
-        if self.settings.model is StageModel.OFF or application in self.settings.declared:
+        if self.settings.model is StageModel.NONE or application in self.settings.declared:
             return
         known = self._application(application)
         shape = tuple(shape_of(stage) for stage in stages)
@@ -136,12 +114,12 @@ class StageProfiles:
         # what was learned under other names and kinds does not fit any more
         self._bytes -= known.rows.bytes
         rows = ApplicationRows(self.settings.rows)
-        self._applications[application] = _Application(rows, stages, "declared")
+        self._applications[application] = Application(rows, stages, "declared")
         self._due.pop(application, None)
 
     def learn(self, workflow: Workflow, now_s: float) -> None:
         """One has finished well, and was seen whole."""
-        if self.settings.model is StageModel.OFF:
+        if self.settings.model is StageModel.NONE:
             return
         name = workflow.application
         known = self._application(name)
@@ -163,6 +141,14 @@ class StageProfiles:
     def due(self) -> Sequence[str]:
         """Applications that want a fit, the longest due first."""
         return tuple(self._due)
+
+    def want(self, application: str) -> bool:
+        """A fit is due whatever has ended since the last one; False: nobody knows it any more."""
+        known = self._applications.get(application)
+        if known is None or not len(known.rows):
+            return False
+        self._due[application] = None
+        return True
 
     def job(self, application: str) -> FitJob | None:
         """What to fit; `None`: it is not due any more. It is due again after more workflows."""
@@ -253,6 +239,25 @@ class StageProfiles:
 
     # --- telling and keeping ---
 
+    def explain(self, workflow: Workflow, now_s: float) -> dict[str, object]:
+        """What the model says of a live workflow; JSON-ready, empty where none speaks."""
+        remaining = self.remaining(workflow, self.pace_s, now_s)
+        if remaining is None:
+            return {}
+        from workflows.standing import told  # noqa: PLC0415 - loaded with the first model
+
+        known = self._applications[workflow.application]
+        standing = self._standing(workflow)
+        return {
+            "remaining": remaining_told(remaining),
+            "model": {
+                "source": known.source,
+                "method": standing.profile.method,
+                "samples": standing.profile.samples,
+                "stages": told(standing),
+            },
+        }
+
     def stats(self) -> dict[str, object]:
         """Applications, the one that learned last first; JSON-ready."""
         return {
@@ -260,7 +265,8 @@ class StageProfiles:
             "row_bytes": self._bytes,
             "answers": len(self._answers) + len(self._reaches),
             "applications": {
-                name: _told(known) for name, known in reversed(self._applications.items())
+                name: application_told(known)
+                for name, known in reversed(self._applications.items())
             },
         }
 
@@ -287,7 +293,7 @@ class StageProfiles:
                 nothing has changed then.
         """
         fresh = StageProfiles(self.settings)
-        if self.settings.model is not StageModel.OFF:
+        if self.settings.model is not StageModel.NONE:
             for name, entry in list(state.items())[-self.settings.applications :]:
                 if not isinstance(entry, Mapping):
                     raise ValueError("application models: expected an object for each")
@@ -312,7 +318,7 @@ class StageProfiles:
             return
         source = "declared" if stages else "learned"
         rows = ApplicationRows.loaded(entry, self.settings.rows)
-        known = self._applications[name] = _Application(rows, stages, source)
+        known = self._applications[name] = Application(rows, stages, source)
         known.fitted_at = int(entry["fitted_at"])
         self._bytes += rows.bytes
         if entry["model"] is not None:
@@ -320,7 +326,7 @@ class StageProfiles:
         if self._is_due(known):
             self._due[name] = None
 
-    def _take(self, known: _Application, state: Mapping[str, Any]) -> None:
+    def _take(self, known: Application, state: Mapping[str, Any]) -> None:
         from workflows.stage_profile import StageProfile  # noqa: PLC0415 - arrays
 
         self._models += 1
@@ -335,18 +341,18 @@ class StageProfiles:
         except (ValueError, RuntimeError) as error:
             self.failed(name, str(error))
 
-    def _is_due(self, known: _Application) -> bool:
+    def _is_due(self, known: Application) -> bool:
         if known.rows.total < self.settings.min_workflows:
             return False
         new = known.rows.total - known.fitted_at
         return new >= min(self.settings.refit_after, max(1, known.fitted_at // 2))
 
-    def _application(self, name: str) -> _Application:
+    def _application(self, name: str) -> Application:
         known = self._applications.get(name)
         if known is None:
             stages = self.settings.declared.get(name, ())
             rows = ApplicationRows(self.settings.rows)
-            known = _Application(rows, stages, "declared" if stages else "learned")
+            known = Application(rows, stages, "declared" if stages else "learned")
             self._applications[name] = known
             self._forget()
         return known
@@ -380,18 +386,3 @@ class StageProfiles:
             and stage not in workflow.stages
             for stage in workflow.planned
         )
-
-
-def _told(known: _Application) -> dict[str, object]:
-    profile = known.profile
-    return {
-        "source": known.source,
-        "workflows": known.rows.total,
-        "kept": len(known.rows),
-        "bytes": known.rows.bytes,
-        "method": None if profile is None else profile.method,
-        "samples": 0 if profile is None else profile.samples,
-        "fitted_s": known.fitted_s,
-        "error": known.error,
-        "stages": [] if profile is None else profile.told(),
-    }

@@ -13,7 +13,7 @@ multiplied in when asked). What runs at clients is in seconds.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -115,10 +115,9 @@ def row_of(workflow: Workflow, declared: Declared, tpot_s: float) -> Row:
     """
     cells: dict[str, Cell] = {}
     inside: dict[str, list[Cell]] = {}
-    for visit in workflow.visits:
+    for visit, gaps in with_gaps(workflow.visits, declared):
         own = visit_cell(visit, declared)
         dynamic = declared.dynamic_of.get(base_name(visit.stage.name))
-        gaps = gap_cells(visit, declared)
         if dynamic is not None:
             inside.setdefault(dynamic, []).extend([*([own] if own is not None else []), *gaps])
             continue
@@ -147,6 +146,15 @@ def visit_cell(visit: Visit, declared: Declared) -> Cell | None:
         return Cell(name, kind, visit.level, 0.0, seconds, tasks)
     steps = cut(visit.steps, 0.0, MAX_TOKENS)
     return Cell(name, StageKind.LLM, visit.level, steps, 0.0, tasks)
+
+
+def with_gaps(visits: Iterable[Visit], declared: Declared) -> Iterator[tuple[Visit, list[Cell]]]:
+    """Visits in order, each with what ran at the client before it and was not reported."""
+    reported = False
+    for visit in visits:
+        yield visit, [] if reported else gap_cells(visit, declared)
+        # what was reported is what filled the silence up to the next call
+        reported = visit.at_client or (reported and visit.gap_s is None)
 
 
 def gap_cells(visit: Visit, declared: Declared) -> list[Cell]:

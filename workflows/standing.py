@@ -15,9 +15,10 @@ from workflows.stage_rows import (
     base_name,
     candidate_name,
     dynamic_cell,
-    gap_cells,
+    shown,
     variable_name,
     visit_cell,
+    with_gaps,
 )
 from workflows.stage_variable import Running
 
@@ -73,6 +74,36 @@ def question_of(workflow: Workflow, standing: Standing, tpot_s: float, now_s: fl
     return Question(standing.evidence, standing.gone, tuple(running), tuple(must), standing.plan)
 
 
+def told(standing: Standing) -> list[dict[str, object]]:
+    """Stages in order of their levels, and what is known of each; JSON-ready.
+
+    `expected_s` is at the pace at which the model was fitted.
+    """
+    states = dict(standing.evidence)
+    under_way = {variable for variable, _ in standing.under_way}
+    rows: list[dict[str, object]] = []
+    for variable, own in enumerate(standing.profile.variables):
+        expected_s: float | None = None
+        if variable in standing.gone or (variable in states and states[variable] > 0):
+            status = "ended"
+        elif variable in states:
+            status = "not executed" if own.may_not_run else "ended"
+        else:
+            status = "under way" if variable in under_way else "to come"
+            expected_s = standing.profile.expected_s(variable, Question(standing.evidence))
+        row: dict[str, object] = {
+            "stage": shown(own.name),
+            "kind": own.kind.value,
+            "status": status,
+            "expected_s": expected_s,
+        }
+        if own.kind is StageKind.DYNAMIC and standing.plan and status == "to come":
+            row["status"] = "planned"
+            row["planned"] = [shown(name) for name, _ in standing.plan]
+        rows.append(row)
+    return rows
+
+
 class _Reading:
     """Reads one workflow against one model."""
 
@@ -90,8 +121,8 @@ class _Reading:
         self._inside_live: set[str] = set()
 
     def standing(self, key: tuple[object, ...]) -> Standing:
-        for visit in self._workflow.visits:
-            self._read(visit)
+        for visit, gaps in with_gaps(self._workflow.visits, self._declared):
+            self._read(visit, gaps)
         self._pass_over()
         plan, must = self._planned()
         everything = range(len(self._profile.variables))
@@ -108,9 +139,8 @@ class _Reading:
             gap=self._gap(),
         )
 
-    def _read(self, visit: Visit) -> None:
+    def _read(self, visit: Visit, gaps: list[Cell]) -> None:
         cell = visit_cell(visit, self._declared)
-        gaps = gap_cells(visit, self._declared)
         dynamic = self._declared.dynamic_of.get(base_name(visit.stage.name))
         if dynamic is not None:
             cells = self._inside.setdefault(dynamic, [])

@@ -47,6 +47,17 @@ class PredictorSettings(Section):
         default=1, ge=1, le=100, description="most alike workflows over which graphs average"
     )
 
+    stage_models: Literal["bayes", "independent", "none"] = Field(
+        default="bayes",
+        description="what a stage's end tells of later ones; independent: nothing; none: no models",
+    )
+    stage_min_workflows: int = Field(
+        default=20, ge=5, le=100_000, description="no application model from fewer"
+    )
+    stage_refit_after: int = Field(
+        default=100, ge=1, le=100_000, description="workflows after which one is fitted anew"
+    )
+
     @model_validator(mode="after")
     def _in_order(self) -> PredictorSettings:
         if self.min_calls > self.window:

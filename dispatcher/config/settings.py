@@ -15,6 +15,7 @@ from dispatcher.config.predictors import PredictorSettings
 from dispatcher.config.profiles import EngineProfile, read_profile
 from dispatcher.config.section import Section
 from dispatcher.config.slo import SloSettings
+from dispatcher.config.stages import StageSettings
 from dispatcher.config.tuning import RecordingSettings, TuningSettings
 from dispatcher.core.errors import ConfigurationError
 from dispatcher.core.gpu_profiles import (
@@ -26,6 +27,7 @@ from dispatcher.core.gpu_profiles import (
 )
 from dispatcher.core.types import CallClass
 from dispatcher.engine_model.config import EngineConfig
+from workflows.declarations import MAX_DECLARED_STAGES, check_stages
 
 Name = Annotated[
     str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$")
@@ -282,6 +284,15 @@ class WorkflowSettings(Section):
     idle_s: Seconds | None = Field(
         default=None, description="silence that ends a workflow, seconds"
     )
+    stages: tuple[StageSettings, ...] = Field(
+        default=(), max_length=MAX_DECLARED_STAGES, description="what it is made of"
+    )
+
+    @field_validator("stages")
+    @classmethod
+    def _check_stages(cls, stages: tuple[StageSettings, ...]) -> tuple[StageSettings, ...]:
+        check_stages(tuple(stage.plan() for stage in stages))
+        return stages
 
 
 class StoreSettings(Section):
@@ -363,6 +374,8 @@ class Settings(Section):
         _refuse_twins("engines", "id", [engine.id for engine in self.engines])
         _refuse_twins("tenants", "name", [tenant.name for tenant in self.tenants])
         _refuse_twins("tenants", "api_key", [tenant.api_key for tenant in self.tenants])
+        if DEFAULT_WORKFLOW in self.workflows and self.workflows[DEFAULT_WORKFLOW].stages:
+            raise ValueError("workflows.default: stages are those of one application")
         return self
 
     def workflow(self, application: str) -> tuple[float, float]:

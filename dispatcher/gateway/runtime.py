@@ -28,13 +28,14 @@ from dispatcher.gateway.guests import Guests
 from dispatcher.gateway.metrics import Metrics
 from dispatcher.gateway.predictors import Predictors
 from dispatcher.gateway.recording import Recording, Traffic
+from dispatcher.gateway.stage_models import live_stage_models
 from dispatcher.gateway.store import Store, TrackerState
 from dispatcher.gateway.tenants import Tenants
+from dispatcher.gateway.tracking import tracker_settings
 from dispatcher.gateway.tuner import LiveTuner, Subject
 from dispatcher.registry import PolicyServices
 from dispatcher.trained import TrainedLengths
 from dispatcher.tuning import Replay
-from workflows.settings import Structure, TrackerSettings, WorkflowDefaults
 from workflows.tracker import Tracker
 
 log = logging.getLogger("headway")
@@ -43,7 +44,6 @@ RESPONSES_REMEMBERED = 10_000
 """Stored responses of which it is known which engine holds them."""
 _LAST_WORDS_S = 1.0
 """For what a shutdown cuts off to be told so."""
-_DEFAULT_APPLICATION = "default"
 
 
 class Gateway:
@@ -80,6 +80,7 @@ class Gateway:
             trained=trained,
         )
         self.tracker = Tracker(tracker_settings(settings))
+        self.stage_models = live_stage_models(self.tracker.profiles, self.services, clock)
         queue = settings.queue
         self.coordinator = Coordinator(
             policy=catalog.build_policy(
@@ -134,6 +135,7 @@ class Gateway:
         if self.recording is not None:
             await self.recording.start()
         self.tuner.start()
+        self.stage_models.start()
         if self.predictors.forest is not None:
             self.predictors.forest.start(self.coordinator.calls, self.driver.estimated)
         for engine in self.settings.engines:
@@ -182,6 +184,7 @@ class Gateway:
         await self.drain(0.0)
         self.driver.close()
         await self.tuner.stop()
+        await self.stage_models.stop()
         if self.predictors.forest is not None:
             await self.predictors.forest.stop()
         await self._traffic.stop()
@@ -363,19 +366,3 @@ def _tokens_used(record: CallRecord, usage: Usage | None) -> int:
         record.dispatched_s is not None and record.outcome in (Outcome.OK, Outcome.CANCELLED)
     )
     return record.prompt_tokens + record.output_tokens if ran else 0
-
-
-def tracker_settings(settings: Settings) -> TrackerSettings:
-    """The tracker's part of the settings."""
-
-    def defaults(application: str) -> WorkflowDefaults:
-        slo_s, idle_s = settings.workflow(application)
-        return WorkflowDefaults(slo_s=slo_s, idle_s=idle_s)
-
-    named = {name: defaults(name) for name in settings.workflows if name != _DEFAULT_APPLICATION}
-    return TrackerSettings(
-        default=defaults(_DEFAULT_APPLICATION),
-        applications=named,
-        structure=Structure(settings.predictors.structure),
-        graph_matches=settings.predictors.graph_matches,
-    )

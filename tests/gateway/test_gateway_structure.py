@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from dispatcher.config.settings import Settings
-from dispatcher.gateway.runtime import tracker_settings
+from dispatcher.gateway.tracking import tracker_settings
 from workflows.settings import Structure, TrackerSettings
 from workflows.tracker import Tracker
 

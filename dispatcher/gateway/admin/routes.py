@@ -218,6 +218,7 @@ def _report_routes(router: APIRouter, gateway: Gateway) -> None:
         return {
             **gateway.predictors.told(),
             "workflows": gateway.tracker.stats(),
+            "stage_fits": gateway.stage_models.stats(),
             "coverage": {str(q): s for q, s in gateway.metrics.coverage.shares().items()},
         }
 

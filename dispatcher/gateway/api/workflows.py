@@ -8,8 +8,9 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from dispatcher.core import reports
-from dispatcher.core.events import WorkflowCancelled, WorkflowDeclared
-from dispatcher.core.workflow_types import StagePlan, WorkflowDeclaration
+from dispatcher.core.events import PlanPosted, StageReported, WorkflowCancelled, WorkflowDeclared
+from dispatcher.core.types import WorkflowId
+from dispatcher.core.workflow_types import StageKind, StagePlan, WorkflowDeclaration
 from dispatcher.gateway import slo_report
 from dispatcher.gateway.api.guarded import guarded
 from dispatcher.gateway.calls import new_id
@@ -18,6 +19,7 @@ from dispatcher.gateway.parsing.fields import ID_MAX, MS_MAX
 from dispatcher.gateway.parsing.hints import WIDTH_MAX, HeaderBag
 from dispatcher.gateway.parsing.spec import TenantTerms
 from dispatcher.gateway.runtime import Gateway
+from workflows.stage_application import remaining_told
 
 WORKFLOWS = "/v1/workflows"
 
@@ -39,6 +41,43 @@ class StageBody(BaseModel):
     prompt_tokens: int | None = Field(default=None, ge=0, le=TOKENS_MAX)
     output_tokens: int | None = Field(default=None, ge=0, le=TOKENS_MAX)
     after: list[Name] = Field(default=[], max_length=200, description="stages it waits for")
+    kind: StageKind = Field(
+        default=StageKind.LLM,
+        strict=False,
+        description="llm: calls; regular: runs at the client; dynamic: what a planner decides",
+    )
+    candidates: list[Name] = Field(
+        default=[], max_length=200, description="what a dynamic stage may be made of"
+    )
+
+    def plan(self) -> StagePlan:
+        """The same for the scheduler."""
+        return StagePlan(
+            self.name,
+            self.width,
+            self.prompt_tokens,
+            self.output_tokens,
+            tuple(self.after),
+            self.kind,
+            tuple(self.candidates),
+        )
+
+
+class PlanBody(BaseModel):
+    """What a planner has decided: all that follows."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    stages: list[StageBody] = Field(max_length=200)
+
+
+class StageEndBody(BaseModel):
+    """A stage that ran at the client has ended."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    stage: Name
+    duration_ms: float = Field(ge=0, le=MS_MAX, description="how long it ran")
 
 
 class WorkflowBody(BaseModel):
@@ -59,6 +98,25 @@ def workflow_routes(gateway: Gateway) -> APIRouter:
         bag = HeaderBag(request.scope["headers"])
         return gateway.tenants.terms_for(gateway.tenants.identify(bag), bag)
 
+    def handle(event: WorkflowDeclared | PlanPosted) -> None:
+        """Raises the 400 of stages that are no graph."""
+        try:
+            gateway.driver.handle(event)
+        except ValueError as error:
+            raise ApiError(400, f"stages: {error}", param="stages") from error
+
+    def remaining(inside: WorkflowId) -> dict[str, object] | None:
+        left = gateway.coordinator.fleet.remaining(inside)
+        return None if left is None else remaining_told(left)
+
+    def live(workflow_id: str, request: Request) -> WorkflowId:
+        """Raises the 404 of one that is over, or was never there."""
+        inside = WorkflowId(terms_of(request).own(workflow_id))
+        found = gateway.tracker.explain(inside)
+        if found is None or found["state"] != "live":
+            raise _unknown(workflow_id)
+        return inside
+
     router = APIRouter(prefix=WORKFLOWS, tags=["workflows"], route_class=guarded(gateway, terms_of))
 
     @router.post("", summary="Declare a workflow; answers its id and a quote", status_code=201)
@@ -72,15 +130,9 @@ def workflow_routes(gateway: Gateway) -> APIRouter:
             application=body.workflow,
             tenant=terms.name,
             slo_s=terms.end_to_end_s(slo_s, gateway.usual_slo_s(body.workflow)),
-            stages=tuple(
-                StagePlan(s.name, s.width, s.prompt_tokens, s.output_tokens, tuple(s.after))
-                for s in body.stages
-            ),
+            stages=tuple(stage.plan() for stage in body.stages),
         )
-        try:
-            gateway.driver.handle(WorkflowDeclared(declaration))
-        except ValueError as error:
-            raise ApiError(400, f"stages: {error}", param="stages") from error
+        handle(WorkflowDeclared(declaration))
         quote = reports.quote(gateway.coordinator, declaration)
         finish_s = quote.earliest_finish_s
         return {
@@ -94,12 +146,27 @@ def workflow_routes(gateway: Gateway) -> APIRouter:
             },
         }
 
+    @router.post("/{workflow_id:path}/plan", summary="Post what a planner has decided")
+    async def plan(workflow_id: str, body: PlanBody, request: Request) -> dict[str, Any]:
+        inside = live(workflow_id, request)
+        handle(PlanPosted(inside, tuple(stage.plan() for stage in body.stages)))
+        return {"id": workflow_id, "stages": len(body.stages), "remaining": remaining(inside)}
+
+    @router.post("/{workflow_id:path}/stages", summary="Report a stage that ran at the client")
+    async def report(workflow_id: str, body: StageEndBody, request: Request) -> dict[str, Any]:
+        inside = live(workflow_id, request)
+        gateway.driver.handle(StageReported(inside, body.stage, body.duration_ms / 1000.0))
+        return {"id": workflow_id, "stage": body.stage, "remaining": remaining(inside)}
+
     @router.get("/{workflow_id:path}", summary="Explain a workflow, live or ended of late")
     async def explain(workflow_id: str, request: Request) -> dict[str, Any]:
-        found = gateway.tracker.explain(terms_of(request).own(workflow_id))
+        inside = WorkflowId(terms_of(request).own(workflow_id))
+        found = gateway.tracker.explain(inside)
         if found is None:
             raise _unknown(workflow_id)
-        return {**slo_report.of_workflow(gateway.coordinator, found), "id": workflow_id}
+        told = {**slo_report.of_workflow(gateway.coordinator, found), "id": workflow_id}
+        # at the load of the fleet now, not as of the latest event
+        return {**told, "remaining": remaining(inside)}
 
     @router.delete("/{workflow_id:path}", summary="Cancel a workflow and all its calls")
     async def cancel(workflow_id: str, request: Request) -> dict[str, Any]:
