@@ -114,7 +114,7 @@ def _summaries(results: Results) -> list[Summary]:
             [
                 [f"{case.rate_per_s:g}", one.label, *_cells(results, case, one)]
                 for case in cases
-                for one in (*of.MAIN, *of.PARTS)
+                for one in (*of.MAIN, of.NO_HOST, *of.PARTS)
                 if (case, one) in results.pairs
             ],
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dispatcher.bench.claims import Better, Claim
 from dispatcher.bench.papers.augserve import experiments as of
 from dispatcher.bench.papers.augserve import reasons
+from dispatcher.bench.papers.augserve.appendix import of_bursts, of_counts, of_other_measures
 from dispatcher.bench.papers.augserve.cases import Case, Contender
 from dispatcher.bench.papers.augserve.play import predict_s
 from dispatcher.bench.papers.augserve.results import (
@@ -15,14 +16,14 @@ from dispatcher.bench.papers.augserve.results import (
     Figure,
     Measured,
     Results,
-    mean_of,
+    noise,
+    part_of,
+    span,
+    told,
 )
 
-CROWDED = 0.5
-"""Share of what came that is served well, below which vLLM counts as overrun: floors are asked for
-there."""
 VLLM_FLOOR, INFERCEPT_FLOOR = 2.0, 1.5
-TTFT, NORMALISED = mean_of("ttft_s"), mean_of("normalised_s")
+TTFT, NORMALISED = part_of("ttft_s"), part_of("normalised_s")
 
 
 def claims_of(results: Results) -> list[Claim]:
@@ -31,35 +32,14 @@ def claims_of(results: Results) -> list[Claim]:
         *_goodput(results),
         *floors(results),
         *_reductions(results),
-        *_fixed_count(results),
-        *_bursts(results),
+        *of_counts(results),
         *_ablation(results),
         *_breakdown(results),
         *_for_tools(results),
         *_small(results),
+        *of_bursts(results),
+        *of_other_measures(results),
     ]
-
-
-def span(found: Sequence[Measured]) -> tuple[float, float]:
-    """Lowest and highest mean."""
-    means = [round(one.mean, 3) for one in found]
-    return min(means), max(means)
-
-
-def noise(found: Sequence[Measured]) -> float:
-    """The highest standard deviation over seeds."""
-    return round(max(one.deviation for one in found), 3)
-
-
-def overrun(results: Results, cases: Iterable[Case]) -> list[Case]:
-    """Those in which vLLM serves less than half of what comes as it should."""
-    return [case for case in cases if results.measured(case, of.VLLM, "of_all").mean < CROWDED]
-
-
-def _told(ratios: Sequence[Measured], cases: Sequence[Case]) -> str:
-    return ", ".join(
-        f"{case.brief} {one.mean:.2f}" for case, one in zip(cases, ratios, strict=True)
-    )
 
 
 # --- section 5.2 --------------------------------------------------------------------------------
@@ -72,7 +52,7 @@ def _goodput(results: Results) -> Iterable[Claim]:
         ("all", of.W1_CASES, (4.7, 3.3)),
         ("merge", of.MERGE_CASES, (5.9, 3.4)),
     ):
-        crowded = overrun(results, cases)
+        crowded = results.overrun(cases)
         for under, number in zip((of.VLLM, of.INFERCEPT), claimed, strict=True):
             ratios = [results.ratio(case, of.AUGSERVE, under, GOODPUT) for case in crowded]
             yield Claim(
@@ -84,7 +64,7 @@ def _goodput(results: Results) -> Iterable[Claim]:
                 number,
                 round(statistics.fmean(one.mean for one in ratios), 3) if ratios else None,
                 spread=span(ratios) if ratios else None,
-                note=f"{_told(ratios, crowded)}; {reasons.GOODPUT}",
+                note=f"{told(ratios, crowded)}; {reasons.GOODPUT}",
             )
     yield from _toolbench(results)
 
@@ -109,8 +89,8 @@ def _toolbench(results: Results) -> Iterable[Claim]:
 def floors(results: Results) -> Iterable[Claim]:
     """Wherever vLLM is overrun, of all cases that it plays."""
     cases = [case for case, contender in results.pairs if contender == of.VLLM]
-    crowded = overrun(results, cases)
-    told = f"a floor, not the paper's number; {len(crowded)} of {len(cases)} cases"
+    crowded = results.overrun(cases)
+    about = f"a floor, not the paper's number; {len(crowded)} of {len(cases)} cases"
     for over, cases_of, name, where in (
         (of.AUGSERVE, crowded, "", "every case of every experiment"),
         (
@@ -132,7 +112,7 @@ def floors(results: Results) -> Iterable[Claim]:
                 floor,
                 span(ratios) if ratios else None,
                 spread=noise(ratios) if ratios else None,
-                note=f"{told}; {_below(results, under, floor, found)}",
+                note=f"{about}; {_below(results, under, floor, found)}",
             )
 
 
@@ -143,14 +123,14 @@ def _below(
     missed = [(case, one) for case, one in found if one.mean < floor]
     if not missed:
         return "in all"
-    told = "; ".join(
+    where = "; ".join(
         f"{case.brief}: {one.mean:.2f} of at most"
         f" {1.0 / results.measured(case, under, 'of_all').mean:.2f}"
         for case, one in missed
     )
     others = [one.mean for _, one in found if one.mean >= floor]
     rest = f", in the others at least {min(others):.2f}" if others else ""
-    return f"below in {len(missed)} ({told}){rest}; {reasons.FLOOR}"
+    return f"below in {len(missed)} ({where}){rest}; {reasons.FLOOR}"
 
 
 def _reductions(results: Results) -> Iterable[Claim]:
@@ -189,80 +169,6 @@ def _cut(results: Results, case: Case, under: Contender, figure: Figure) -> Meas
     return Measured([1.0 - value for value in ratio.values])
 
 
-# --- section 5.3, appendix B --------------------------------------------------------------------
-
-_ATTAINMENT = {
-    # Table 7: workload to attainment at three loads, by contender
-    "merge": {
-        "vllm": (0.195, 0.138, 0.097),
-        "infercept": (0.283, 0.191, 0.142),
-        "augserve": (0.543, 0.513, 0.458),
-    },
-    "toolbench": {
-        "vllm": (0.984, 0.227, 0.178),
-        "infercept": (0.283, 0.140, 0.093),
-        "augserve": (1.000, 0.638, 0.501),
-    },
-}
-
-
-def _fixed_count(results: Results) -> Iterable[Claim]:
-    for workload, claimed in _ATTAINMENT.items():
-        cases = [case for case in of.W2_CASES if case.workload == workload]
-        ours = [results.measured(case, of.AUGSERVE, "of_all") for case in cases]
-        others = {
-            one.label: [results.measured(case, one, "of_all").mean for case in cases]
-            for one in (of.VLLM, of.INFERCEPT)
-        }
-        told = "; ".join(
-            f"{name} {', '.join(f'{value:.0%}' for value in values)}"
-            for name, values in others.items()
-        )
-        yield Claim(
-            f"count-{workload}",
-            "share of a fixed count of requests that AugServe serves within SLOs",
-            f"{of.W2_COUNT} requests, {workload}, at {_rates(cases)} requests/s",
-            "share",
-            (min(claimed["augserve"]), max(claimed["augserve"])),
-            span(ours),
-            spread=noise(ours),
-            note=f"{told}; {reasons.COUNT}",
-        )
-        for under in (of.VLLM, of.INFERCEPT):
-            paper = [a / b for a, b in zip(claimed["augserve"], claimed[under.policy], strict=True)]
-            ratios = [results.ratio(case, of.AUGSERVE, under, "of_all") for case in cases]
-            yield Claim(
-                f"count-{workload}-{under.policy}",
-                f"the same over {under.label}'s",
-                f"{of.W2_COUNT} requests, {workload}, at {_rates(cases)} requests/s",
-                "ratio",
-                (round(min(paper), 2), round(max(paper), 2)),
-                span(ratios),
-                spread=noise(ratios),
-                note=f"{_told(ratios, cases)}; {reasons.COUNT}",
-            )
-
-
-def _rates(cases: Sequence[Case]) -> str:
-    return ", ".join(f"{case.rate_per_s:g}" for case in cases)
-
-
-def _bursts(results: Results) -> Iterable[Claim]:
-    for under in (of.VLLM, of.INFERCEPT):
-        ratios = [results.ratio(case, of.AUGSERVE, under, GOODPUT) for case in of.W3_CASES]
-        yield Claim(
-            f"bursts-{under.policy}",
-            f"requests within their SLOs per second under bursts, AugServe's over {under.label}'s",
-            f"Gamma gaps with CV {', '.join(f'{cv:g}' for cv in of.W3_CVS)}; 13B on an H800,"
-            " 10 minutes",
-            "ratio",
-            1.0,
-            span(ratios),
-            spread=noise(ratios),
-            note=f"{_told(ratios, of.W3_CASES)}; {reasons.BURSTS}",
-        )
-
-
 # --- section 5.4 --------------------------------------------------------------------------------
 
 
@@ -272,7 +178,7 @@ def _ablation(results: Results) -> Iterable[Claim]:
         one.label: results.measured(case, one, GOODPUT).mean
         for one in (of.VLLM, of.INFERCEPT, of.BATCHING, of.AUGSERVE)
     }
-    told = " -> ".join(f"{label} {value:.2f}" for label, value in goodputs.items())
+    steps = " -> ".join(f"{label} {value:.2f}" for label, value in goodputs.items())
     for over, under, claimed, reason in (
         (of.BATCHING, of.VLLM, 0.35 / 0.22, reasons.BATCHING),
         (of.BATCHING, of.INFERCEPT, 0.35 / 0.28, reasons.BATCHING),
@@ -287,7 +193,7 @@ def _ablation(results: Results) -> Iterable[Claim]:
             round(claimed, 2),
             round(ratio.mean, 3),
             spread=round(ratio.deviation, 3),
-            note=f"{told}; {reason}",
+            note=f"{steps}; {reason}",
         )
 
 
@@ -353,5 +259,5 @@ def _small(results: Results) -> Iterable[Claim]:
             10.0,
             span(ratios),
             spread=noise(ratios),
-            note=f"{_told(ratios, of.SMALL_CASES)}; {reasons.SMALL}",
+            note=f"{told(ratios, of.SMALL_CASES)}; {reasons.SMALL}",
         )

@@ -45,13 +45,14 @@ AGING = variant("augserve, aging fast", tau_s=5.0)
 PROMOTING = variant("augserve, promoting all", promote_share=1.0)
 READINGS = (STRICT, AGING, PROMOTING)
 
-MAIN = (VLLM, VLLM_TODAY, INFERCEPT, AUGSERVE, NO_HOST)
+MAIN = (VLLM, VLLM_TODAY, INFERCEPT, AUGSERVE)
 PAPERS = (VLLM, INFERCEPT, AUGSERVE)
 PARTS = (BATCHING, NO_BATCHING, INFERCEPT_ENGINE, AUGSERVE_ENGINE, *READINGS)
 
 MERGE_CASES = tuple(Case("merge", rate) for rate in (1.0, 2.0, 3.0, 4.0))
 TOOLBENCH_CASES = tuple(Case("toolbench", rate) for rate in (1.5, 2.0, 2.5, 3.0))
 W1_CASES = (*MERGE_CASES, *TOOLBENCH_CASES)
+NO_HOST_CASES = (*MERGE_CASES[1:3], *TOOLBENCH_CASES[2:])
 
 ABLATION = Case("merge", 2.0)
 MERGE_MATCH = Case("merge", 3.0)
@@ -71,7 +72,7 @@ W3_CASES = tuple(replace(case, cv=cv) for case in (ABLATION, TOOLBENCH_MATCH) fo
 
 SMALL_CASES = (
     Case("merge", 1.0, hardware=RTX4090),
-    Case("toolbench", 0.75, hardware=RTX4090),
+    Case("toolbench", 1.0, hardware=RTX4090),
 )
 
 
@@ -79,6 +80,7 @@ def every_pair() -> list[tuple[Case, Contender]]:
     """Every play apart from its seed, each once."""
     pairs = [
         *((case, one) for case in W1_CASES for one in MAIN),
+        *((case, NO_HOST) for case in NO_HOST_CASES),
         *((case, one) for case in PART_CASES for one in PARTS),
         *((case, one) for case in (*W2_CASES, *W3_CASES, *SMALL_CASES) for one in PAPERS),
     ]

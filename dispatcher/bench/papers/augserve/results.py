@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from dispatcher.bench.claims import ExperimentOptions
 from dispatcher.bench.papers.augserve import experiments
@@ -25,6 +25,28 @@ class Measured:
         self.values = tuple(values)
         self.mean = statistics.fmean(values)
         self.deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def span(found: Sequence[Measured]) -> tuple[float, float]:
+    """Lowest and highest mean."""
+    means = [round(one.mean, 3) for one in found]
+    return min(means), max(means)
+
+
+def noise(found: Sequence[Measured]) -> float:
+    """The highest standard deviation over seeds."""
+    return round(max(one.deviation for one in found), 3)
+
+
+def told(ratios: Sequence[Measured], cases: Sequence[Case]) -> str:
+    """Each of them, in words."""
+    return ", ".join(
+        f"{case.brief} {one.mean:.2f}" for case, one in zip(cases, ratios, strict=True)
+    )
+
+
+CROWDED = 0.5
+"""Share of what came that is served well, below which vLLM counts as overrun."""
 
 
 class Results:
@@ -53,6 +75,12 @@ class Results:
         pairs = zip(self.figures(case, over), self.figures(case, under), strict=True)
         return Measured([_over(_value(a, of), _value(b, of)) for a, b in pairs])
 
+    def overrun(self, cases: Iterable[Case]) -> list[Case]:
+        """Those in which vLLM serves less than half of what comes as it should."""
+        return [
+            case for case in cases if self.measured(case, experiments.VLLM, "of_all").mean < CROWDED
+        ]
+
 
 def _work(play: tuple[Case, Contender, int]) -> float:
     """Requests, about."""
@@ -72,11 +100,11 @@ def _over(over: float, under: float) -> float:
     return over / under if under > 0.0 else float("inf")
 
 
-def mean_of(name: str) -> Callable[[Figures], float]:
-    """The mean of a figure that has a spread."""
+def part_of(name: str, part: str = "mean") -> Callable[[Figures], float]:
+    """The mean of a figure that has a spread, or another part of it."""
 
     def found(figures: Figures) -> float:
-        value = figures[name]["mean"]
+        value = figures[name][part]
         return math.nan if value is None else float(value)
 
     return found
