@@ -136,6 +136,7 @@ class CarbyneQueue(FairQueue):
 
     def select(self, seat: SeatTag, now_s: float) -> CallView | None:
         """Of the job that is owed most, else of the shortest."""
+        self._catch_up(now_s)
         self._count(self._changed())
         job = self._narrow.first()
         if job is not None and self._narrow.key(job)[0] < self._ordering.share(self._fleet):
@@ -143,14 +144,14 @@ class CarbyneQueue(FairQueue):
         job = self._ranking.first()
         return None if job is None else self._first(job)
 
-    def _keyed(self, group: WorkflowId, now_s: float) -> None:
+    def _look(self, group: WorkflowId, now_s: float) -> None:
         width = self._ordering.width(self._first(group), self._fleet)
-        super()._keyed(group, now_s)
+        super()._look(group, now_s)
         self._widths[group] = width
         self._count((group,))
 
-    def _shortened(self, group: WorkflowId) -> None:
-        super()._shortened(group)
+    def _moved(self, group: WorkflowId) -> None:
+        super()._moved(group)
         self._count((group,))
 
     def _emptied(self, group: WorkflowId) -> None:

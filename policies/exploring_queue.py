@@ -1,8 +1,7 @@
 """The queue under LLMSched: stages by what is left of their jobs, and by what they would tell.
 
 Keeps Algorithm 1's two lists (`policies.llmsched`): S_t as a ranking of stages, S_u as intervals in
-sets. A job is looked at when a call of it arrives, when it is refreshed, and in rounds on ticks;
-all of its stages here move with it.
+sets. Where one of its stages is looked at, all stages of a job move with it.
 """
 
 from __future__ import annotations
@@ -27,12 +26,19 @@ _ROUNDING = 1e-9
 class _Stage:
     """A stage with waiting calls."""
 
-    left: Remaining
-    """Of its job."""
     tells: float
     """R(X), bit x seconds."""
     gone: int = 0
     """Calls of it that have left since it waits here."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """A job with waiting calls."""
+
+    left: Remaining
+    stages: dict[StageId, _Stage]
+    """By when they began to wait."""
 
 
 @dataclass(slots=True)
@@ -55,6 +61,31 @@ class ExploringQueue(GroupedQueue[StageId]):
         epsilon: Probability of S_u, in [0, 1].
         sample_ratio: Part of a stage's tasks that S_u takes, above 0, at most 1.
         overdue: Whose turn it is beside both.
+
+    Example:
+        >>> from types import SimpleNamespace as Fake
+        >>> def call(name, sequence):
+        ...     spec = Fake(call_id=name, workflow_id=name[0], client_priority=0)
+        ...     return Fake(spec=spec, sequence=sequence, arrived_s=0.0, placement=Fake(stage="s"))
+        >>> left = {"a": Remaining(9.0, 2.0, 30.0, 9.0, True)}
+        >>> left["b"] = Remaining(8.0, 7.0, 9.0, 8.0, True)
+        >>> waiting = ExploringQueue(
+        ...     lambda call: left[call.spec.workflow_id],
+        ...     lambda call, left: (left.mean_s,),
+        ...     lambda call: {"a": 40.0, "b": 0.0}[call.spec.workflow_id],
+        ...     rng=random.Random(0),
+        ...     epsilon=1.0,
+        ...     sample_ratio=0.5,
+        ...     overdue=OverdueTurns(60.0, 0.0),
+        ... )
+        >>> for number, name in enumerate(("a1", "a2", "b1")):
+        ...     waiting.push(call(name, number), 0.0)
+        >>> gone = []
+        >>> while waiting:
+        ...     gone.append(waiting.select("", 0.0).spec.call_id)
+        ...     waiting.remove(gone[-1])
+        >>> gone
+        ['a1', 'b1', 'a2']
     """
 
     def __init__(
@@ -76,41 +107,33 @@ class ExploringQueue(GroupedQueue[StageId]):
         self._epsilon = epsilon
         self._sample_ratio = sample_ratio
         self._overdue = overdue
-        self._stages: dict[StageId, _Stage] = {}
-        #: job -> its stages here, by when they began to wait
-        self._jobs: dict[WorkflowId, dict[StageId, None]] = {}
+        self._jobs: dict[WorkflowId, _Job] = {}
         self._sets: IntervalSets[StageId] = IntervalSets()
-        #: jobs of which something has become known, to be looked at before the next decision
-        self._news: dict[WorkflowId, None] = {}
         #: `None`: the coin is to be tossed
         self._turn: _Turn | None = None
         #: the call that was selected last, where S_t alone would not have said so
         self.out_of_turn: CallId | None = None
 
     def push(self, call: CallView, now_s: float) -> None:
-        """Add a call; its job is looked at anew."""
+        """Add a call; it must not be here yet."""
         super().push(call, now_s)
         self._overdue.add(call)
 
     def remove(self, call_id: CallId) -> None:
         """Take a call out. Raises `KeyError` when it is not here."""
         call = self._calls[call_id]
+        group = self._group_of(call)
+        self._jobs[group[0]].stages[group].gone += 1
         super().remove(call_id)
         self._overdue.discard(call)
         if self.out_of_turn == call_id:
             self.out_of_turn = None
 
-    def refresh(self, call: CallView, now_s: float) -> None:
-        """Something is known of the call's job. Raises `KeyError` when the call is not here."""
-        self._news[self._calls[call.spec.call_id].spec.workflow_id] = None
-        self._turn = None
-
     def select(self, seat: SeatTag, now_s: float) -> CallView | None:
         """The oldest at a turn of the overdue; else the next of what the coin has chosen."""
         if not self._calls:
             return None
-        for job in tuple(self._news):
-            self._keyed(next(iter(self._jobs[job])), now_s)
+        self._catch_up(now_s)
         late = self._overdue.whose(now_s)
         if late is not None:
             self.out_of_turn = late
@@ -130,27 +153,28 @@ class ExploringQueue(GroupedQueue[StageId]):
 
     # --- the two lists ---
 
-    def _keyed(self, group: StageId, now_s: float) -> None:
-        """Look at the stage's job anew: all of its stages move."""
-        job = group[0]
-        stages = dict.fromkeys((*self._jobs.get(job, ()), group))
+    def _look(self, group: StageId, now_s: float) -> None:
+        job = self._jobs.get(group[0])
+        stages = dict.fromkeys((*(job.stages if job else ()), group))
         firsts = [self._first(stage) for stage in stages]
-        left = self._left_of(self._first(group))
+        left = self._left_of(firsts[0])
         tells = [self._tells(first) for first in firsts]
         # from here on nothing is asked, so that nothing raises half way
-        self._jobs[job] = stages
-        self._news.pop(job, None)
         self._turn = None
-        for stage, first, telling in zip(stages, firsts, tells, strict=True):
-            gone = self._stages[stage].gone if stage in self._stages else 0
-            self._stages[stage] = _Stage(left, telling, gone)
-            self._ranking.put(stage, self._key_of(first, left), first.sequence)
-            self._enter(stage)
+        if job is None:
+            job = self._jobs[group[0]] = _Job(left, {})
+        job.left = left
+        for stage, telling in zip(stages, tells, strict=True):
+            self._news.pop(stage, None)
+            job.stages.setdefault(stage, _Stage(telling)).tells = telling
+            self._enter(stage, job)
 
-    def _shortened(self, group: StageId) -> None:
-        super()._shortened(group)
-        self._stages[group].gone += 1
-        self._enter(group)
+    def _hear_of(self, group: StageId, now_s: float) -> None:
+        self._turn = None  # the lists are no longer what the coin was tossed for
+        super()._hear_of(group, now_s)
+
+    def _moved(self, group: StageId) -> None:
+        self._enter(group, self._jobs[group[0]])
         turn = self._turn
         if turn is not None and turn.stage == group and turn.explores and not self._room(group):
             self._turn = None
@@ -158,24 +182,25 @@ class ExploringQueue(GroupedQueue[StageId]):
     def _emptied(self, group: StageId) -> None:
         super()._emptied(group)
         self._sets.discard(group)
-        del self._stages[group]
-        job = group[0]
-        del self._jobs[job][group]
-        if not self._jobs[job]:
-            del self._jobs[job]
-            self._news.pop(job, None)
+        stages = self._jobs[group[0]].stages
+        del stages[group]
+        if not stages:
+            del self._jobs[group[0]]
         if self._turn is not None and self._turn.stage == group:
             self._turn = None
 
-    def _enter(self, stage: StageId) -> None:
-        """Put the stage into S_u; where its sample is full, only the interval of its job counts."""
-        known = self._stages[stage]
-        worth = known.tells if self._room(stage) else None
-        low_s, high_s = known.left.low_s, known.left.high_s
-        self._sets.put(stage, low_s, high_s, worth, self._first(stage).sequence)
+    def _enter(self, stage: StageId, job: _Job) -> None:
+        """Put the stage where it stands in both lists.
+
+        Where its sample is full, S_u has only the interval of its job.
+        """
+        first, left = self._first(stage), job.left
+        worth = job.stages[stage].tells if self._room(stage) else None
+        self._ranking.put(stage, self._key_of(first, left), first.sequence)
+        self._sets.put(stage, left.low_s, left.high_s, worth, first.sequence)
 
     def _room(self, stage: StageId) -> int:
         """Calls that its sample still takes: of all that wait or have left, ceil(r n) may."""
-        gone = self._stages[stage].gone
+        gone = self._jobs[stage[0]].stages[stage].gone
         tasks = gone + len(self._lines[stage])
         return max(0, math.ceil(self._sample_ratio * tasks - _ROUNDING) - gone)

@@ -74,7 +74,7 @@ class FairQueue(GroupedQueue[WorkflowId]):
     def select(self, seat: SeatTag, now_s: float) -> CallView | None:
         """The first call of the job that has fewest out, as of now."""
         for job in self._changed():
-            self._keyed(job, now_s)
+            self._look(job, now_s)
         return super().select(seat, now_s)
 
     def _changed(self) -> list[WorkflowId]:

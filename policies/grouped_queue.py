@@ -16,8 +16,11 @@ from dispatcher.core.types import CallId, Key, SeatTag, WorkflowId
 from dispatcher.core.views import CallView
 from policies.ranking import Ranking
 
-GROUPS_PER_TICK = 8
+GROUPS_PER_TICK = 4
 """Groups that are looked at anew per tick, at most: a key may ask the workflow tracker."""
+
+NEWS_KEPT = 3
+"""Groups that may be left to be looked at before the next decision: it must not take long."""
 
 Group = TypeVar("Group", bound=Hashable)
 
@@ -41,8 +44,9 @@ def stage_of(call: CallView) -> StageId:
 class GroupedQueue(Generic[Group]):
     """Groups by key, smallest first, ties by their first call; in a group by priority and arrival.
 
-    A group is keyed anew when a call joins it or is refreshed, and in rounds on ticks; not when one
-    leaves. O(log n) comparisons per operation.
+    A group is keyed when its first call comes; before the next decision when more have come or one
+    was refreshed, so that of a stage of many calls is asked once; and in rounds on ticks. O(log n)
+    comparisons per operation.
 
     Args:
         group_of: Which group a call is in; must not change while it waits.
@@ -73,21 +77,28 @@ class GroupedQueue(Generic[Group]):
         #: group -> its calls, ascending; never empty
         self._lines: dict[Group, list[_Place]] = {}
         self._ranking: Ranking[Group] = Ranking()
+        #: groups of which something has become known since they were looked at
+        self._news: dict[Group, None] = {}
         #: what this round of ticks has not come to yet
         self._round: deque[Group] = deque()
         self._round_s: float | None = None
 
     def push(self, call: CallView, now_s: float) -> None:
-        """Add a call; it must not be here yet. Where its key raises, nothing has changed."""
+        """Add a call; it must not be here yet."""
         call_id = call.spec.call_id
         if call_id in self._calls:
             raise KeyError(f"call {call_id} is queued here already")
         group, place = self._group_of(call), _place(call)
-        line = self._lines.setdefault(group, [])
+        known = group in self._lines
+        if known:
+            self._hear_of(group, now_s)  # first: where it raises, nothing has changed
         self._calls[call_id] = call
-        insort(line, place)
+        insort(self._lines.setdefault(group, []), place)
+        if known:
+            self._moved(group)
+            return
         try:
-            self._keyed(group, now_s)
+            self._look(group, now_s)
         except Exception:
             self._drop(call_id, group, place)
             raise
@@ -97,18 +108,19 @@ class GroupedQueue(Generic[Group]):
         call = self._calls[call_id]
         group = self._group_of(call)
         self._drop(call_id, group, _place(call))
-        line = self._lines.get(group)
-        if line is None:
-            self._emptied(group)
+        if group in self._lines:
+            self._moved(group)
         else:
-            self._shortened(group)
+            self._news.pop(group, None)
+            self._emptied(group)
 
     def refresh(self, call: CallView, now_s: float) -> None:
-        """Key the call's group anew. Raises `KeyError` when the call is not here."""
-        self._keyed(self._group_of(self._calls[call.spec.call_id]), now_s)
+        """Key the call's group anew, soon. Raises `KeyError` when the call is not here."""
+        self._hear_of(self._group_of(self._calls[call.spec.call_id]), now_s)
 
     def select(self, seat: SeatTag, now_s: float) -> CallView | None:
         """The first call of the first group."""
+        self._catch_up(now_s)
         group = self._ranking.first()
         return None if group is None else self._first(group)
 
@@ -122,7 +134,7 @@ class GroupedQueue(Generic[Group]):
         for _ in range(min(limit, GROUPS_PER_TICK, len(self._round))):
             group = self._round.popleft()
             if group in self._lines:
-                self._keyed(group, now_s)
+                self._look(group, now_s)
         return bool(self._round)
 
     def __len__(self) -> int:
@@ -133,13 +145,26 @@ class GroupedQueue(Generic[Group]):
 
     # --- for heirs ---
 
-    def _keyed(self, group: Group, now_s: float) -> None:
-        """A group is new, has a new call, or is looked at anew."""
+    def _look(self, group: Group, now_s: float) -> None:
+        """Ask where a group stands now, and put it there; where that raises, nothing changes."""
         first = self._first(group)
-        self._ranking.put(group, self._key(first, now_s), first.sequence)
+        key = self._key(first, now_s)
+        self._news.pop(group, None)
+        self._ranking.put(group, key, first.sequence)
 
-    def _shortened(self, group: Group) -> None:
-        """A call has left the group, others have not."""
+    def _catch_up(self, now_s: float) -> None:
+        """Look at what something has become known of."""
+        while self._news:
+            self._look(next(iter(self._news)), now_s)
+
+    def _hear_of(self, group: Group, now_s: float) -> None:
+        """Something has become known of a group; its turn comes with the next decision."""
+        while group not in self._news and len(self._news) >= NEWS_KEPT:
+            self._look(next(iter(self._news)), now_s)
+        self._news[group] = None
+
+    def _moved(self, group: Group) -> None:
+        """Calls have come to a known group, or left it; others are still there."""
         self._ranking.put(group, self._ranking.key(group), self._first(group).sequence)
 
     def _emptied(self, group: Group) -> None:

@@ -86,8 +86,9 @@ def test_the_policies_are_there():
     hexgen = ["vllm", "hexgen-flow", "rr-pq", "wb-fcfs", "vtc", "qlm"]
     tempo = ["tempo", "sarathi-fcfs", "plas", "sjf"]
     heteroserve = ["heteroserve", "uniform", "capacity-proportional", "latency-aware"]
-    rest = ["length-oracle", "augserve", "infercept", "least-backlog"]
-    assert list(policy_entries()) == [*hexgen, *tempo, *heteroserve, *rest]
+    rest = ["length-oracle", "augserve", "infercept"]
+    llmsched = ["llmsched", "fcfs-jobs", "fair", "sjf-jobs", "argus", "carbyne", "least-backlog"]
+    assert list(policy_entries()) == [*hexgen, *tempo, *heteroserve, *rest, *llmsched]
     assert catalog.DEFAULT_POLICY in policy_entries()
 
 
