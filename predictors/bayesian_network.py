@@ -26,6 +26,8 @@ PRIOR_WORKFLOWS = 20.0
 """What variables are on their own counts as much as so many workflows, all parents' states
 together: where few were seen, nothing is taken to depend on anything."""
 
+_DIGITS = 9
+
 Network = tuple[list[list[int]], list[list[float]]]
 """Parents of each variable, and P(variable | parents), the variable's own state running fastest."""
 
@@ -96,7 +98,8 @@ def learn_network(
         # axes of the array are the names backwards: its own comes last
         before = list(table.names)[:0:-1]
         parents.append([names.index(each) for each in before])
-        tables.append([float(p) for p in table.toarray().ravel()])
+        # the library's last digits are not always the same
+        tables.append([round(float(p), _DIGITS) for p in table.toarray().ravel()])
     return parents, tables
 
 

@@ -131,6 +131,8 @@ class StageNetwork:
             NetworkError: The table would be too large.
         """
         asked = tuple(variables)
+        if prod(self.cards[v] for v in asked) > MAX_CELLS:
+            raise NetworkError("a question with too many answers")
         factors = self._relevant(asked, evidence, at_least or {})
         keep = frozenset(asked)
         for variable in self._elimination(factors, keep):
