@@ -154,17 +154,24 @@ class Fleet:
         return self.work_s(candidates)(call.spec.prompt_tokens + done, 0.0)
 
     def prefill_ahead_s(self, instance: InstanceView) -> float:
-        """What is queued or out there without a first token, in seconds of prefill."""
-        own = self._all[instance.spec.instance_id]
+        """What is queued or out there without a first token, in seconds of prefill.
+
+        Of attempts that do not stream, what would be left by now if they had begun when they went
+        out, one after another.
+        """
         # asked for every candidate of every call: kept flat
+        own = self._all[instance.spec.instance_id]
         queue = own.queue
-        prefills = own.pending_prefills + (0 if queue is None else len(queue))
-        if prefills <= 1:
-            return own.queued_prefill_s + own.pending_prefill_s if prefills else 0.0
-        fixed_s = self._costs.prefill_s(own.instance_id, 0.0)
-        ahead_s = own.queued_prefill_s + own.pending_prefill_s - (prefills - 1) * fixed_s
-        # what was booked at other times may have counted less
-        return max(ahead_s, fixed_s)
+        ahead_s = own.queued_prefill_s + own.watched_prefill_s
+        prefills = own.watched_prefills + (0 if queue is None else len(queue))
+        if prefills == 0:
+            ahead_s = 0.0
+        elif prefills > 1:
+            fixed_s = self._costs.prefill_s(own.instance_id, 0.0)
+            # what was booked at other times may have counted less
+            ahead_s = max(ahead_s - (prefills - 1) * fixed_s, fixed_s)
+        unwatched_s = own.unwatched_until_s - self.now_s
+        return ahead_s + unwatched_s if unwatched_s > 0.0 else ahead_s
 
     def prompt_s(self, tokens: float, instance: InstanceView) -> float:
         """t_pre of so many tokens there."""

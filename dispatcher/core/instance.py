@@ -45,9 +45,13 @@ class Instance:
         self.queued_seats = 0
         self.queued_prefill_s = 0.0
         self.queued_output_tokens = 0.0
-        #: of attempts without a first token, and how many these are
+        #: of attempts without a first token
         self.pending_prefill_s = 0.0
-        self.pending_prefills = 0
+        #: of those among them that stream, and how many these are
+        self.watched_prefill_s = 0.0
+        self.watched_prefills = 0
+        #: when the prefills of the others would be done, one after another: nothing tells of it
+        self.unwatched_until_s = 0.0
         self.remaining_tokens = 0.0
         self.running_integral = 0.0
         self.resident_integral = 0.0
@@ -120,7 +124,12 @@ class Instance:
         self.seats_in_use += attempt.call.spec.seats
         self.in_flight_tokens += attempt.context_tokens
         self.pending_prefill_s += attempt.pending_prefill_s
-        self.pending_prefills += attempt.pending_prefill_s > 0.0
+        if attempt.call.spec.streaming:
+            self.watched_prefill_s += attempt.pending_prefill_s
+            self.watched_prefills += attempt.pending_prefill_s > 0.0
+        else:
+            until_s = max(self.unwatched_until_s, now_s)
+            self.unwatched_until_s = until_s + attempt.pending_prefill_s
         self.remaining_tokens += attempt.remaining_tokens
 
     def drop(self, attempt: Attempt, now_s: float) -> None:
@@ -129,22 +138,29 @@ class Instance:
         del self._attempts[attempt.attempt_id]
         self.seats_in_use -= attempt.call.spec.seats
         self.in_flight_tokens -= attempt.context_tokens
-        self.pending_prefill_s -= attempt.pending_prefill_s
-        self.pending_prefills -= attempt.pending_prefill_s > 0.0
+        self._prefilled(attempt)
         self.remaining_tokens -= attempt.remaining_tokens
         if not self._attempts:
             # sums of floats drift; an empty instance is exactly empty
-            self.pending_prefill_s = self.remaining_tokens = 0.0
+            self.pending_prefill_s = self.watched_prefill_s = self.remaining_tokens = 0.0
+            self.unwatched_until_s = 0.0
+
+    def _prefilled(self, attempt: Attempt) -> None:
+        """Its prefill is done, or over."""
+        if attempt.pending_prefill_s:
+            self.pending_prefill_s -= attempt.pending_prefill_s
+            if attempt.call.spec.streaming:
+                self.watched_prefill_s -= attempt.pending_prefill_s
+                self.watched_prefills -= 1
+            attempt.pending_prefill_s = 0.0
 
     def progress(self, attempt: Attempt, now_s: float) -> None:
         """An attempt has a first token, or more tokens, or a new estimate."""
         self.integrate(now_s)
         call = attempt.call
         started = attempt.first_token_s is not None or attempt.assumed_tokens > 0.0
-        if started and attempt.pending_prefill_s:
-            self.pending_prefill_s -= attempt.pending_prefill_s
-            self.pending_prefills -= 1
-            attempt.pending_prefill_s = 0.0
+        if started:
+            self._prefilled(attempt)
         remaining = max(1.0, call.remaining_tokens - attempt.assumed_tokens) * call.spec.seats
         self.remaining_tokens += remaining - attempt.remaining_tokens
         attempt.remaining_tokens = remaining

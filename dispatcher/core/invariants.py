@@ -66,13 +66,14 @@ def _loads(instance: Instance) -> None:
     _that(seats == instance.seats_in_use, f"{instance.instance_id}: seats in use")
     context = sum(a.context_tokens for a in attempts)
     _that(context == instance.in_flight_tokens, f"{instance.instance_id}: tokens in flight")
-    pending = sum(a.pending_prefill_s > 0.0 for a in attempts)
-    _that(instance.pending_prefills == pending, f"{instance.instance_id}: prefills pending")
+    watched = [a for a in attempts if a.call.spec.streaming and a.pending_prefill_s]
+    _that(instance.watched_prefills == len(watched), f"{instance.instance_id}: prefills pending")
     _that(instance.queued_seats == sum(c.spec.seats for c in waiting), "seats queued for")
     sums = (
         (instance.queued_prefill_s, sum(c.queued_prefill_s for c in waiting)),
         (instance.queued_output_tokens, sum(c.queued_output_tokens for c in waiting)),
         (instance.pending_prefill_s, sum(a.pending_prefill_s for a in attempts)),
+        (instance.watched_prefill_s, sum(a.pending_prefill_s for a in watched)),
         (instance.remaining_tokens, sum(a.remaining_tokens for a in attempts)),
     )
     for kept, counted in sums:

@@ -390,3 +390,35 @@ def test_held_calls_go_shortest_first_and_the_late_last():
         world.post(ev.FirstToken(world.attempt_of(order[-1])))
         world.end(order[-1])
     assert order == ["running", "short", "long", "late"]
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_prefill_of_what_shows_nothing_passes_with_time(streaming):
+    world = world_of({}, ("i", 8))
+    for name in "abcd":
+        world.arrive(name, prompt_tokens=200, streaming=streaming)  # 0.2 s each
+    assert world.in_flight() == ["a", "b", "c"]
+    world.post(ev.Tick(), 0.3)
+    assert ("d" in world.in_flight()) is not streaming
+    world.post(ev.FirstToken(world.attempt_of("a")))
+    world.post(ev.Tick(), 0.1)
+    assert "d" in world.in_flight()
+
+
+def test_a_coordinator_keeps_its_books_under_any_traffic():
+    rng = random.Random(5)
+    world = world_of({"slo_ttft_s": 0.3}, ("i", 4), ("j", 2))
+    for number in range(250):
+        action = rng.random()
+        if action < 0.45 or not world.out:
+            tokens = rng.choice((20, 300, 2000))
+            world.arrive(f"c{number}", prompt_tokens=tokens, streaming=rng.random() < 0.5)
+        elif action < 0.65:
+            world.post(ev.FirstToken(rng.choice(list(world.out))), 0.02)
+        elif action < 0.85:
+            world.end(rng.choice(world.in_flight()), after_s=0.05)
+        else:
+            world.post(ev.Tick(), 0.1)
+    while world.out:
+        world.end(world.in_flight()[0], after_s=0.5)
+    assert not world.waiting_clients
