@@ -6,6 +6,7 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from dispatcher.core.ports import CallQueue
 from dispatcher.core.types import (
     PLAIN_SEAT,
     AttemptId,
@@ -71,6 +72,17 @@ def fake_call(
             deadline_s=deadline_s,
         ),
     )
+
+
+def taken_in_order(queue: CallQueue, seat: SeatTag = PLAIN_SEAT, now_s: float = 0.0) -> list[str]:
+    """Names of the calls in the order in which the queue gives them out; it is empty then."""
+    taken: list[str] = []
+    while len(queue):
+        chosen = queue.select(seat, now_s)
+        assert chosen is not None
+        queue.remove(chosen.spec.call_id)
+        taken.append(chosen.spec.call_id)
+    return taken
 
 
 @dataclass

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -87,6 +88,23 @@ class Running:
         await self.until(
             lambda: not self.gateway.driver.live_calls and not self.gateway.coordinator.attempts
         )
+
+    async def samples(self, name: str) -> list[tuple[dict[str, str], float]]:
+        """Labels and value of all samples of that name on the metrics page."""
+        page = (await self.http.get("/metrics")).text
+        return [
+            (sample.labels, sample.value)
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+            if sample.name == name
+        ]
+
+    async def samples_by_class(self, name: str) -> dict[tuple[str, ...], float]:
+        """Samples of that name by class, and by outcome where they have one."""
+        return {
+            tuple(labels[key] for key in ("class", "outcome") if key in labels): value
+            for labels, value in await self.samples(name)
+        }
 
     async def chat(self, text: str = "hello", **more: Any) -> httpx.Response:
         headers = more.pop("headers", None)

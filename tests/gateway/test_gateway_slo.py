@@ -17,7 +17,6 @@ from gateway_harness import (
     ok,
     scripted,
 )
-from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -28,12 +27,8 @@ HARD = {"x-headway-slo-ttft-ms": "0.001", "x-headway-slo-tpot-ms": "0.001"}
 
 async def by_class(running: Running, name: str) -> dict[tuple[str, ...], float]:
     """Samples of one family that are above 0, by class and outcome."""
-    page = (await running.http.get("/metrics")).text
     return {
-        tuple(sample.labels[k] for k in ("class", "outcome") if k in sample.labels): sample.value
-        for family in text_string_to_metric_families(page)
-        for sample in family.samples
-        if sample.name == name and sample.value
+        labels: value for labels, value in (await running.samples_by_class(name)).items() if value
     }
 
 
@@ -78,13 +73,8 @@ async def test_a_stream_is_held_against_its_timeline(headers: dict[str, str], ou
 
 async def workflows(running: Running) -> dict[tuple[str, str], float]:
     """Workflows by application and by how their SLO was kept."""
-    page = (await running.http.get("/metrics")).text
-    return {
-        (sample.labels["workflow"], sample.labels["outcome"]): sample.value
-        for family in text_string_to_metric_families(page)
-        for sample in family.samples
-        if sample.name == "headway_workflow_slo_total"
-    }
+    found = await running.samples("headway_workflow_slo_total")
+    return {(labels["workflow"], labels["outcome"]): value for labels, value in found}
 
 
 async def test_a_call_that_speaks_of_no_workflow_keeps_and_misses_no_workflows_slo() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from gateway_harness import Running, emulated, gateway
-from prometheus_client.parser import text_string_to_metric_families
 
 CHATS, BATCH, FLEX, WORKFLOWS, CANDIDATES = 12, 8, 4, 6, 3
 #: nothing here takes so long, or is so quick: who keeps an SLO is known beforehand
@@ -77,17 +76,6 @@ class Mix:
         return prompt + 2 * output
 
 
-async def by_class(running: Running, name: str) -> dict[tuple[str, ...], float]:
-    """Samples of one family, by class and outcome."""
-    page = (await running.http.get("/metrics")).text
-    return {
-        tuple(sample.labels[k] for k in ("class", "outcome") if k in sample.labels): sample.value
-        for family in text_string_to_metric_families(page)
-        for sample in family.samples
-        if sample.name == name
-    }
-
-
 async def test_each_class_attains_what_can_be_attained() -> None:
     async with (
         emulated(2, max_num_seqs=4) as urls,
@@ -104,12 +92,12 @@ async def test_each_class_attains_what_can_be_attained() -> None:
                 for number in range(count):
                     group.create_task(send(number))
         await running.until_empty()
-        slo = await by_class(running, "headway_slo_total")
-        gain = await by_class(running, "headway_service_gain_total")
-        goodput = await by_class(running, "headway_goodput_tokens_total")
-        lags = await by_class(running, "headway_token_lag_seconds_count")
-        streams = await by_class(running, "headway_class_time_to_first_token_seconds_count")
-        calls = await by_class(running, "headway_class_request_duration_seconds_count")
+        slo = await running.samples_by_class("headway_slo_total")
+        gain = await running.samples_by_class("headway_service_gain_total")
+        goodput = await running.samples_by_class("headway_goodput_tokens_total")
+        lags = await running.samples_by_class("headway_token_lag_seconds_count")
+        streams = await running.samples_by_class("headway_class_time_to_first_token_seconds_count")
+        calls = await running.samples_by_class("headway_class_request_duration_seconds_count")
         policy = (await running.http.get("/admin/policy")).json()
         job = (await running.http.get("/v1/workflows/sql-1")).json()
     assert policy["name"] == "tempo"
@@ -171,7 +159,9 @@ async def test_a_best_effort_call_ends_though_the_overload_never_does(seats: int
         # besides it there was always a denser one that could have gone
         assert waiting >= 2
         await running.until_empty()
-        assert (await by_class(running, "headway_goodput_tokens_total"))["best-effort",] == 64
+        assert (await running.samples_by_class("headway_goodput_tokens_total"))[
+            "best-effort",
+        ] == 64
 
 
 async def test_without_the_reserve_it_would_wait_as_long_as_the_overload_lasts() -> None:

@@ -8,7 +8,7 @@ import pytest
 from core_world import World
 from hypothesis import given
 from hypothesis import strategies as st
-from policy_fakes import fake_call, fake_fleet, fake_instance
+from policy_fakes import fake_call, fake_fleet, fake_instance, taken_in_order
 
 from dispatcher import catalog
 from dispatcher.core import events as ev
@@ -55,11 +55,7 @@ def test_a_batch_of_similar_length_goes_before_a_denser_call_of_another():
         queue = Lsdf(window=window).queue(here, fake_fleet(here))
         for call in calls:
             queue.push(call, 0.0)
-        given_out = []
-        while len(queue):
-            given_out.append(queue.select("", 0.0).spec.call_id)
-            queue.remove(given_out[-1])
-        return given_out
+        return taken_in_order(queue)
 
     assert order(None) == ["tiny", "as long", "long", "short"]
     assert order(1) == order(None), "the two densest are their own best window"

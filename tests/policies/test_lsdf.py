@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from policy_fakes import CountingFleet, FakeInstance, fake_call, fake_fleet, fake_instance
+from policy_fakes import (
+    CountingFleet,
+    FakeInstance,
+    fake_call,
+    fake_fleet,
+    fake_instance,
+    taken_in_order,
+)
 
 from dispatcher.core.service_gain import CODE_WEIGHTS
 from dispatcher.core.types import CallClass, LengthEstimate, Slo
@@ -45,11 +52,7 @@ def order(ordering, calls, here, now_s=0.0, seat=""):
     queue = ordering.queue(here, fake_fleet(here, calls=calls))
     for call in calls:
         queue.push(call, now_s)
-    given = []
-    while len(queue):
-        given.append(queue.select(seat, now_s).spec.call_id)
-        queue.remove(given[-1])
-    return given
+    return taken_in_order(queue, seat, now_s)
 
 
 # --- freshness ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from core_world import World
-from policy_fakes import fake_call, fake_fleet, fake_instance
+from policy_fakes import fake_call, fake_fleet, fake_instance, taken_in_order
 
 from dispatcher import catalog
 from dispatcher.core import events as ev
@@ -63,11 +63,7 @@ def test_in_a_level_by_priority_and_arrival():
     ]
     for one in calls:
         queue.push(one, 0.0)
-    given_out = []
-    while len(queue):
-        given_out.append(queue.select("", 0.0).spec.call_id)
-        queue.remove(given_out[-1])
-    assert given_out == ["keen", "b1", "a1", "c1"]
+    assert taken_in_order(queue) == ["keen", "b1", "a1", "c1"]
 
 
 def test_a_program_that_has_been_served_since_is_passed_by():
@@ -148,11 +144,7 @@ def test_a_program_goes_on_with_its_next_call_wherever_one_is_taken_out():
     for number, (name, workflow) in enumerate([("a1", "a"), ("b1", "b"), ("a2", "a"), ("a3", "a")]):
         queue.push(call(name, number, workflow), 0.0)
     queue.remove("a2")
-    given_out = []
-    while len(queue):
-        given_out.append(queue.select("", 0.0).spec.call_id)
-        queue.remove(given_out[-1])
-    assert given_out == ["a1", "a3", "b1"]
+    assert taken_in_order(queue) == ["a1", "a3", "b1"]
     with pytest.raises(KeyError):
         queue.remove("a1")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from core_world import World
-from policy_fakes import fake_call, fake_fleet, fake_instance
+from policy_fakes import fake_call, fake_fleet, fake_instance, taken_in_order
 
 from dispatcher.catalog import build_policy
 from dispatcher.core.types import LengthEstimate
@@ -17,11 +17,7 @@ def order(ordering, calls):
     queue = ordering.queue(None, fake_fleet(fake_instance("here")))
     for call in calls:
         queue.push(call, 0.0)
-    given_out = []
-    while len(queue):
-        given_out.append(queue.select("", 0.0).spec.call_id)
-        queue.remove(given_out[-1])
-    return given_out
+    return taken_in_order(queue)
 
 
 def test_the_shortest_goes_first_whatever_its_deadline():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Sequence
 
+from dispatcher.engine_model import EngineConfig, EngineModel, EngineRequest, StepResult
 from dispatcher.simulator import SimulatedEngine, simulated_engine
 from dispatcher.traces import PrefixPart, TraceCall, TraceWorkflow
 
@@ -59,3 +61,31 @@ def work(
         now_s += rng.expovariate(rate_per_s)
         trace.append(fan(number, now_s, rng, streaming=streaming))
     return trace
+
+
+def stepped(
+    config: EngineConfig, trace: Sequence[TraceWorkflow]
+) -> Iterator[tuple[float, StepResult]]:
+    """Workflows of one call on an engine that is stepped; when each iteration ends, and its result.
+
+    Requests are named as their workflows.
+    """
+    model, now_s = EngineModel(config), 0.0
+    coming = list(trace)
+    while coming or model.has_work:
+        if not model.has_work:
+            now_s = max(now_s, coming[0].arrival_s)
+        while coming and coming[0].arrival_s <= now_s:
+            workflow = coming.pop(0)
+            call = workflow.calls[0]
+            model.add(
+                EngineRequest(
+                    workflow.workflow_id,
+                    prompt_tokens=call.prompt_tokens,
+                    output_tokens=call.output_tokens,
+                    arrival_s=workflow.arrival_s,
+                )
+            )
+        result = model.step(now_s)
+        now_s += result.duration_s
+        yield now_s, result

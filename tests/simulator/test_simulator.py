@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 import pytest
-from simulated_work import fleet_of, work
+from simulated_work import fleet_of, stepped, work
 
 from dispatcher import catalog
 from dispatcher.core.coordinator import Limits
@@ -62,24 +62,8 @@ def test_a_call_that_comes_into_a_run_joins_at_the_end_of_its_iteration() -> Non
     ]
     played = simulate(trace, [engine], policy="vllm").played
 
-    model, now_s, ended = EngineModel(engine.config), 0.0, {}
-    coming = list(trace)
-    while coming or model.has_work:
-        if not model.has_work:
-            now_s = max(now_s, coming[0].arrival_s)
-        while coming and coming[0].arrival_s <= now_s:
-            workflow = coming.pop(0)
-            call = workflow.calls[0]
-            model.add(
-                EngineRequest(
-                    workflow.workflow_id,
-                    prompt_tokens=call.prompt_tokens,
-                    output_tokens=call.output_tokens,
-                    arrival_s=workflow.arrival_s,
-                )
-            )
-        result = model.step(now_s)
-        now_s += result.duration_s
+    ended: dict[str, float] = {}
+    for now_s, result in stepped(engine.config, trace):
         ended |= {request.request_id: now_s for request in result.finished}
     assert {c.workflow_id: c.ended_s for c in played.calls} == pytest.approx(ended, rel=1e-9)
 

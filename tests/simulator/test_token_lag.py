@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 import pytest
-from simulated_work import fleet_of, work
+from simulated_work import fleet_of, stepped, work
 
 from dispatcher.core.types import CallClass
-from dispatcher.engine_model import EngineModel, EngineRequest
 from dispatcher.simulator import Fault, FaultKind, SimulatedEngine, simulate
 from dispatcher.traces import PlayedCall, TraceCall, TraceWorkflow
 
@@ -39,29 +38,12 @@ def streams(
     ]
 
 
-def stepped(engine: SimulatedEngine, trace: list[TraceWorkflow]) -> dict[str, float]:
+def lags_of(engine: SimulatedEngine, trace: list[TraceWorkflow]) -> dict[str, float]:
     """Worst lag of each stream, of an engine that is stepped one iteration after the other."""
-    model, now_s = EngineModel(engine.config), 0.0
     calls = {workflow.workflow_id: workflow.calls[0] for workflow in trace}
     arrivals = {workflow.workflow_id: workflow.arrival_s for workflow in trace}
     worst: dict[str, float] = {}
-    coming = list(trace)
-    while coming or model.has_work:
-        if not model.has_work:
-            now_s = max(now_s, coming[0].arrival_s)
-        while coming and coming[0].arrival_s <= now_s:
-            workflow = coming.pop(0)
-            call = workflow.calls[0]
-            model.add(
-                EngineRequest(
-                    workflow.workflow_id,
-                    prompt_tokens=call.prompt_tokens,
-                    output_tokens=call.output_tokens,
-                    arrival_s=workflow.arrival_s,
-                )
-            )
-        result = model.step(now_s)
-        now_s += result.duration_s
+    for now_s, result in stepped(engine.config, trace):
         for request in result.emitted:
             name = request.request_id
             due_s = (
@@ -87,7 +69,7 @@ def test_glided_iterations_say_what_single_steps_say(kv_blocks: int | None) -> N
     if kv_blocks is not None:
         assert played.instances["a100-0"].preemptions > 0
     found = lags(list(played.calls))
-    assert found == pytest.approx(stepped(engine, trace), abs=1e-9)
+    assert found == pytest.approx(lags_of(engine, trace), abs=1e-9)
     signs = {lag > 0.0 for lag in found.values() if lag is not None}
     assert signs == {True, False}
 
