@@ -363,7 +363,23 @@ def random_fleet(rng: random.Random, size: int, generation: int = 0) -> FakeFlee
         for running in range(rng.randint(0, instance.seats)):
             instance.start(fake_call(f"running-{generation}-{number}-{running}"))
         instances.append(instance)
-    return fake_fleet(*instances, sessions=_random_sessions(instances, generation))
+    fleet = fake_fleet(*instances, sessions=_random_sessions(instances, generation))
+    _know_some_jobs(fleet, generation)
+    return fleet
+
+
+def _know_some_jobs(fleet: FakeFleet, generation: int) -> None:
+    """Application models speak of some of the workflows of `random_call`, and of some calls."""
+    rng = random.Random(1000 + generation)
+    for number in range(1, 6, 2):
+        low_s, mean_s, high_s = sorted(rng.uniform(0.0, 60.0) for _ in range(3))
+        work_s = mean_s * rng.uniform(1.0, 4.0)
+        left = Remaining(mean_s, low_s, high_s, work_s, known=True)
+        fleet.remainders[WorkflowId(f"workflow-{number}")] = left
+    for sequence in range(0, 30, 3):
+        call_id = CallId(f"call-{sequence}")
+        fleet.uncertainties[call_id] = rng.uniform(0.0, 40.0)
+        fleet.shapes[call_id] = StageShape(rng.randint(0, 3), 1, rng.randint(0, 3), 1)
 
 
 def _random_sessions(instances: Sequence[FakeInstance], generation: int) -> list[FakeSession]:

@@ -33,6 +33,12 @@ VARIANTS = [
     ("augserve", {"two_stage": False, "token_budget": False, "routing": "round-robin"}),
     ("augserve", {"promote_s": None, "recompute": True, "kv_share": None, "affinity": 0.0}),
     ("infercept", {"kv_share": None}),
+    ("llmsched", {"form": "paper", "epsilon": 1.0, "sample_ratio": 0.1}),
+    ("llmsched", {"uncertainty": False, "order": "gittins", "overdue_s": 5.0}),
+    ("llmsched", {"profile": "mean", "overdue_share": 0.5, "placement": "count"}),
+    ("llmsched", {"profile": "stages", "epsilon": 0.5, "affinity": 1.0, "kv_share": 0.9}),
+    ("argus", {"level": "height", "placement": "count"}),
+    ("carbyne", {"profile": "network"}),
     ("vllm", {"kv_share": 0.9, "affinity": 1.0}),
     ("hexgen-flow", {"kv_share": 0.5, "affinity": 2.0}),
 ]
