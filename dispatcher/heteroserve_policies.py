@@ -32,6 +32,8 @@ QueueOrder = Literal["shortest-first", "fcfs"]
 _PAPER_DAMPENING = 2.0
 _SECONDS_DAMPENING = 24.0
 """An A100 starts 13 ms behind an H100: with the paper's, 0.15 s of an SLO of 0.5."""
+_SECONDS_MEMORY = 8.0
+"""An A100 begins to be used when an H100 is 8 % fuller."""
 
 
 class BatchParams(RoutedParams):
@@ -100,6 +102,11 @@ class HeteroServeParams(LatencyAwareParams):
         description="lambda: how much a queue counts; null: 24 with feedback in seconds, else the "
         "paper's 2",
     )
+    memory: Annotated[float, Field(ge=0.0)] | None = Field(
+        None,
+        description="mu: how much an engine's memory in use counts; null: 8 with feedback in "
+        "seconds, else 0, as published",
+    )
     queue_max: int = Field(32, ge=1, description="calls that make an engine full (requests)")
     slo_ttft_s: float = Field(
         0.5, gt=0.0, description="SLO on the first token of calls that ask for none, seconds"
@@ -157,10 +164,11 @@ def _edges(bins: list[int] | str) -> list[int]:
     return [int(edge) for edge in bins.split(",") if edge] if isinstance(bins, str) else bins
 
 
-def _dampening(asked: float | None, feedback: Feedback) -> float:
+def _by_feedback(asked: float | None, feedback: Feedback, seconds: float, other: float) -> float:
+    """What was asked for, else what goes with the unit of feedback."""
     if asked is not None:
         return asked
-    return _SECONDS_DAMPENING if feedback == "backlog" else _PAPER_DAMPENING
+    return seconds if feedback == "backlog" else other
 
 
 def _heteroserve(params: HeteroServeParams, services: PolicyServices) -> Policy:
@@ -181,7 +189,8 @@ def _heteroserve(params: HeteroServeParams, services: PolicyServices) -> Policy:
         ),
         WeightedChoice(params.mode, services.random),
         feedback=feedback,
-        dampening=_dampening(params.dampening, feedback),
+        dampening=_by_feedback(params.dampening, feedback, _SECONDS_DAMPENING, _PAPER_DAMPENING),
+        memory=_by_feedback(params.memory, feedback, _SECONDS_MEMORY, 0.0),
         queue_max=params.queue_max,
         slo_ttft_s=params.slo_ttft_s,
         latency_test=latency_test,

@@ -21,9 +21,15 @@ Settled:
    prefill would begin (`policies.seat_wait`), and Q_max is its SLO on the first token.
    lambda is 24 then: with 2 an H100 would be worth waiting 0.15 s for beside an idle A100, three
    tenths of the SLO, and be full while others stand idle (docs/heteroserve.md).
-2. At q = Q_max the weight is exp(-2) = 0.14 of the full one and not "near zero": the gate is hard.
+2. `memory` adds the memory in use, u = tokens in flight / B_tok (Eq. 6), to what counts against an
+   engine: the weight is kappa^ exp(-lambda q / Q_max - mu u), mu = 8 with feedback in seconds and 0
+   in the paper's form. q alone sees memory when it is full, which is too late: prefill that is
+   short fills the best engines to the last block, each of their iterations then is as slow as it
+   can be, and whoever comes next waits for others to end while other engines have room. (The paper
+   names KV-cache pressure as a signal in section 1 and has none in Eq. 5.)
+3. At q = Q_max the weight is exp(-2) = 0.14 of the full one and not "near zero": the gate is hard.
    Where all are full a call is held, and goes when one frees.
-3. `latency_test`: of these engines, those where the call would be in time go first,
+4. `latency_test`: of these engines, those where the call would be in time go first,
 
         t_pre + W_i <= SLO_TTFT
 
@@ -31,9 +37,9 @@ Settled:
    b instead, which near the SLO keeps calls off engines that would do. No bin is tied to engines:
    where no engine passes, all that are open stand; where none that admits the bin is open, those
    do that hold the call itself.
-4. The gateway's own counters are instant. The paper's broadcast every 100 ms, with five arrivals in
+5. The gateway's own counters are instant. The paper's broadcast every 100 ms, with five arrivals in
    between, makes calls herd; it is there for comparison (`policies.queue_depth`).
-5. `mode`: argmax; weighted sampling and smooth round robin as options (`policies.weighted_choice`).
+6. `mode`: argmax; weighted sampling and smooth round robin as options (`policies.weighted_choice`).
 
 `feedback="none"` is the paper's ablation: argmax then sends everything to the best engine.
 
@@ -76,6 +82,7 @@ class HeteroServe:
         choice: What becomes of the weights.
         feedback: Whether and in what q counts.
         dampening: lambda, at least 0.
+        memory: mu, at least 0.
         queue_max: Q_max with feedback in requests.
         slo_ttft_s: SLO on the first token of calls that ask for none, seconds.
         latency_test: Prefer engines where the bin's p90 prompt, or the call's own, would be in
@@ -122,6 +129,7 @@ class HeteroServe:
         *,
         feedback: Feedback = "backlog",
         dampening: float = 2.0,
+        memory: float = 0.0,
         queue_max: int = 32,
         slo_ttft_s: float = 0.5,
         latency_test: LatencyTest = "none",
@@ -133,6 +141,7 @@ class HeteroServe:
         self._choice = choice
         self._feedback = feedback
         self._dampening = dampening
+        self._memory = memory
         self._queue_max = float(queue_max)
         self._slo_ttft_s = slo_ttft_s
         self._latency_test = latency_test if feedback == "backlog" else "none"
@@ -161,7 +170,17 @@ class HeteroServe:
         logs = self._score.log_kappas(engines, call.spec.prompt_tokens)
         per_unit = self._dampening / limit
         weights = [log - per_unit * one.depth for log, one in zip(logs, kept, strict=True)]
+        if self._memory > 0.0:
+            used = [self._memory * self._used(engine) for engine in engines]
+            weights = [weight - of_it for weight, of_it in zip(weights, used, strict=True)]
         return self._choice.pick([engine.spec.instance_id for engine in engines], weights)
+
+    def _used(self, engine: InstanceView) -> float:
+        """Share of its memory that calls keep, of its seats where nobody knows what it holds."""
+        limit = self._limits.tokens(engine.spec)
+        return (
+            engine.seats_in_use / engine.seats if limit is None else engine.in_flight_tokens / limit
+        )
 
     def _open(
         self, candidates: Sequence[InstanceView], limit: float, fleet: FleetView, now_s: float

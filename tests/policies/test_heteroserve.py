@@ -151,6 +151,23 @@ def test_memory_that_is_full_is_no_room_whatever_seats_there_are():
     assert route(build(), [full, other]) == "other"
 
 
+def test_memory_in_use_counts_before_it_is_full():
+    """An A100 has its turn from an H100 on that is ln(kappa / kappa) / 8 fuller, 7.6 %."""
+    for tokens, chosen in ((3_900, "h"), (4_600, "a")):  # of 56,112
+        h100, a100 = engine("h", "H100"), engine("a", "A100")
+        h100.start(fake_call("r", prompt_tokens=tokens))
+        assert route(build(), [h100, a100]) == chosen
+        assert route(build(memory=0.0), [h100, a100]) == "h"
+        assert route(build(form="paper"), [h100, a100]) == "h"
+
+
+def test_where_nobody_knows_what_an_engine_holds_its_seats_count():
+    full, idle = engine("full", seats=4), engine("idle", seats=4)
+    full.start(fake_call("r"))
+    assert route(build(), [full, idle]) == "idle"
+    assert route(build(memory=0.0), [full, idle]) == "full"
+
+
 def test_where_all_are_full_the_call_is_held():
     engines = paper_engines(prefill_ahead_s=0.5)
     assert route(build(), engines) is None
