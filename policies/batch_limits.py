@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from dispatcher.core.events import Dispatched, Event, InstanceDown, InstanceDraining, InstanceUp
-from dispatcher.core.ports import Admit, Defer
+from dispatcher.core.ports import Admit, Defer, TokenRoom
 from dispatcher.core.types import PLAIN_SEAT, InstanceId, InstanceSpec, SeatTag
 from dispatcher.core.views import CallView, FleetView, InstanceView
 from policies.context_footprints import ContextFootprints
@@ -220,6 +220,13 @@ class BatchAdmission:
         if tokens is not None and instance.in_flight_tokens + _context_tokens(call) > tokens:
             return Defer()
         return Admit(seat)
+
+    def token_room(self, instance: InstanceView, now_s: float) -> TokenRoom | None:
+        """The limit on tokens, where there is one."""
+        tokens = self._token_limit(instance)
+        if tokens is None:
+            return None
+        return TokenRoom(float(tokens), float(instance.in_flight_tokens), 0.0)
 
     def _token_limit(self, instance: InstanceView) -> int | None:
         return self._limits.tokens(instance.spec) if self._unit in ("both", "tokens") else None

@@ -32,7 +32,7 @@ import math
 from collections.abc import Sequence
 
 from dispatcher.core.events import Dispatched, Event
-from dispatcher.core.ports import Admit, Defer
+from dispatcher.core.ports import Admit, Defer, TokenRoom
 from dispatcher.core.types import PLAIN_SEAT, InstanceId, SeatTag
 from dispatcher.core.views import CallView, FleetView, InstanceView
 
@@ -150,6 +150,10 @@ class ReserveAdmission:
                 self.turns.gathering.add(instance.spec.instance_id)
             return Defer()
         return Admit(seat)
+
+    def token_room(self, instance: InstanceView, now_s: float) -> TokenRoom | None:
+        """None: only seats count."""
+        return None
 
 
 def _has_turn(since: int, share: float) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.core.ports import Admit, Defer
+from dispatcher.core.ports import Admit, Defer, TokenRoom
 from dispatcher.core.types import PLAIN_SEAT, SeatTag
 from dispatcher.core.views import CallView, InstanceView
 
@@ -43,3 +43,7 @@ class SeatAdmission:
         if in_use == 0 or in_use + call.spec.seats <= instance.seats:
             return Admit(seat)
         return Defer()
+
+    def token_room(self, instance: InstanceView, now_s: float) -> TokenRoom | None:
+        """None: only seats count."""
+        return None

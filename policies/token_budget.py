@@ -35,7 +35,7 @@ Settled, and deviations:
 
 from __future__ import annotations
 
-from dispatcher.core.ports import Admit, Defer
+from dispatcher.core.ports import Admit, Defer, TokenRoom
 from dispatcher.core.types import InstanceId, SeatTag
 from dispatcher.core.views import CallView, InstanceView
 from policies.context_handling import ContextHandling
@@ -129,13 +129,20 @@ class TokenBudget(SeatAdmission):
             free -= (1.0 - self.gamma) * self.books.fleet.paused_tokens(instance)
         return min(max(free, low), high)
 
-    def _fits(self, call: CallView, instance: InstanceView, now_s: float) -> bool:
+    def token_room(self, instance: InstanceView, now_s: float) -> TokenRoom | None:
+        """The budget, where one is set and the capacity known."""
         capacity = instance.spec.kv_capacity_tokens
         if capacity is None or self.share is None:
-            return True
+            return None
         budget = self.share * self.books.margin(instance) * capacity
         reserved = min(self.reserved_tokens(instance, now_s), self.most_reserved * budget)
-        return self.books.used_tokens(instance) + needed_tokens(call) <= budget - reserved
+        return TokenRoom(budget, self.books.used_tokens(instance), reserved)
+
+    def _fits(self, call: CallView, instance: InstanceView, now_s: float) -> bool:
+        room = self.token_room(instance, now_s)
+        if room is None:
+            return True
+        return room.used_tokens + needed_tokens(call) <= room.budget_tokens - room.reserved_tokens
 
     def _bucket_s(self, instance: InstanceView, now_s: float) -> float:
         """Seconds until the bucket has room; at most 0: it has."""

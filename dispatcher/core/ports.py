@@ -118,6 +118,17 @@ class Defer:
     until_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TokenRoom:
+    """What calls in flight may keep of an instance's KV cache; tokens, at least 0."""
+
+    budget_tokens: float
+    used_tokens: float
+    """Of the budget, as the policy counts."""
+    reserved_tokens: float
+    """Kept free for sessions that are away."""
+
+
 class Admission(Protocol):
     """How much an instance may hold in flight."""
 
@@ -128,6 +139,9 @@ class Admission(Protocol):
         self, call: CallView, seat: SeatTag, instance: InstanceView, now_s: float
     ) -> Admit | Defer:
         """Whether this call, chosen for that seat, may go out now."""
+
+    def token_room(self, instance: InstanceView, now_s: float) -> TokenRoom | None:
+        """Its limit in tokens, for explanations; `None`: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

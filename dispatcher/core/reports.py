@@ -34,12 +34,14 @@ def queues(coordinator: Coordinator, now_s: float) -> Mapping[str, object]:
 def cache_state(coordinator: Coordinator, instance: Instance, now_s: float) -> dict[str, object]:
     """What an instance's KV cache holds, as far as the coordinator knows; JSON-ready.
 
-    `prompt_tokens` are of the calls that ended well there: what of them the engine found cached,
+    `token_room` is what the policy allows, where it limits tokens. `prompt_tokens` are of the calls that ended well there: what of them the engine found cached,
     and how much of them was expected to be.
     """
     sessions = coordinator.fleet.sessions
+    room = coordinator.policy.admission.token_room(instance, now_s)
     return {
         "in_flight_tokens": instance.in_flight_tokens,
+        "token_room": None if room is None else asdict(room),
         "kv_capacity_tokens": instance.spec.kv_capacity_tokens,
         "paused_sessions": sessions.paused_count(instance.instance_id, now_s),
         "paused_tokens": round(sessions.paused_tokens(instance.instance_id, now_s)),

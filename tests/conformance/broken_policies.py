@@ -48,6 +48,9 @@ class Admission:
             return Admit(seat)
         return Defer()
 
+    def token_room(self, instance, now_s):
+        return None
+
 
 def sound(**parts: object) -> Policy:
     """The sound policy with some parts put in place of its own."""

@@ -209,6 +209,9 @@ class Seats:
             return Admit(seat)
         return Defer()
 
+    def token_room(self, instance, now_s):
+        return None
+
 
 def policy(name="test", *, routing=None, ordering=None, admission=None, **ports) -> Policy:
     return Policy(

@@ -51,6 +51,9 @@ class Reservations:
             return Admit(seat)
         return Defer(min((until_s for _, until_s in others), default=None))
 
+    def token_room(self, instance, now_s):
+        return None
+
 
 class ReturningFirst(Fcfs):
     """On a seat for the returning, only calls of sessions for which room is kept here."""

@@ -25,7 +25,7 @@ from dispatcher.gateway.tuner import NotNowError
 
 WORKFLOWS_LISTED_MAX = 1000
 NO_CACHE = dict.fromkeys(
-    ("in_flight_tokens", "paused_sessions", "paused_tokens", "prompt_tokens"),
+    ("in_flight_tokens", "token_room", "paused_sessions", "paused_tokens", "prompt_tokens"),
 )
 """What `reports.cache_state` would say, of an engine that the scheduler does not know."""
 
