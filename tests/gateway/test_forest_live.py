@@ -326,7 +326,7 @@ async def test_a_forest_that_answers_nonsense_is_no_measure_of_the_next(
 
 
 async def test_lengths_that_drift_take_the_forest_out_until_a_new_one_has_proved_itself() -> None:
-    async with rig("latest", train_after_calls=400) as forest:
+    async with rig("latest", train_after_calls=1_200) as forest:
         forest.teach(60, tokens=100)
         await forest.until_state("in_use")
         while forest.told["state"] == "in_use":
@@ -358,7 +358,7 @@ async def test_a_forest_that_is_worse_than_the_fallback_is_taken_out_of_use_and_
         stage = rng.choice(("check", "write"))
         return rng.randint(50, 70) + 80 * (stage == "write"), stage
 
-    async with rig("latest", train_after_calls=400) as forest:
+    async with rig("latest", train_after_calls=4_000) as forest:
         for _ in range(60):
             tokens, stage = ended()
             forest.forest.learn(forest.spec(stage=stage), tokens)
@@ -373,9 +373,9 @@ async def test_a_forest_that_is_worse_than_the_fallback_is_taken_out_of_use_and_
         )
         assert told["calibration"]["drifted"] is False
         assert told["against_fallback"]["worse"] is True
-        # another one is wanted soon
-        forest.teach(100)
+        # another one is wanted after a quarter of the usual calls
         assert told["training"]["number"] == 1
+        forest.teach(1_000)
         await forest.until(lambda: forest.told["training"]["number"] == 2)
 
 
