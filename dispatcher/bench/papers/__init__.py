@@ -24,4 +24,5 @@ PAPERS: Mapping[str, Callable[[], Experiment]] = {
     "hexgen-flow": _found_in("hexgen_flow"),
     "tempo": _found_in("tempo"),
     "augserve": _found_in("augserve"),
+    "heteroserve": _found_in("heteroserve"),
 }
