@@ -27,21 +27,26 @@ class StageFit(NamedTuple):
 def fit_stages(asked: StageFit) -> Mapping[str, Any]:
     """A model, as `workflows.fitting.fit` gives it.
 
-    Where the library is not installed, or cannot be loaded, stages are taken as independent of
-    each other, and the model says so (`why`).
+    Where the library is not installed, or its network is too large to ask, stages are taken as
+    independent of each other, and the model says so (`why`).
 
     Raises:
         ValueError: Nothing can be learned from that.
     """
-    from workflows.fitting import fit  # noqa: PLC0415 - arrays, only where a model is fitted
+    # arrays, only where a model is fitted
+    from workflows.fitting import fit  # noqa: PLC0415
+    from workflows.stage_network import NetworkError  # noqa: PLC0415
+    from workflows.stage_profile import check_model  # noqa: PLC0415
 
     independent = StageModel.INDEPENDENT.value
     if asked.learner is None:
         return fit(asked.job, None, independent)
     learn = cast("LearnNetwork", pkgutil.resolve_name(asked.learner))
     try:
-        return fit(asked.job, learn, StageModel.BAYES.value)
-    except RuntimeError as error:
+        model = fit(asked.job, learn, StageModel.BAYES.value)
+        check_model(model)
+        return model
+    except (NetworkError, RuntimeError) as error:
         return {**fit(asked.job, None, independent), "why": str(error)}
 
 

@@ -22,9 +22,10 @@ from typing import Any
 MAX_PARENTS = 2
 PSEUDO_COUNT = 1.0
 """Of each state of a variable on its own."""
-PRIOR_WORKFLOWS = 20.0
+PRIOR_WORKFLOWS = 10.0
 """What variables are on their own counts as much as so many workflows, all parents' states
-together: where few were seen, nothing is taken to depend on anything."""
+together: where few were seen, nothing is taken to depend on anything. The likelihood of workflows
+held back is flat from 5 to 20; fewer leave tails thinner."""
 
 _DIGITS = 9
 

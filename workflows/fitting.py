@@ -23,6 +23,8 @@ MAX_MODELLED = 32
 """Variables in the network: those executed most often."""
 _GAP_SHARE = 0.01
 """Of all time: a gap that nobody declared and that takes less is left out."""
+_MOSTLY = 0.95
+"""Share of workflows in which one stage is later than another that it follows."""
 _PER_BIN = 8
 """Workflows for each bin, at least: of fewer, fewer bins."""
 
@@ -59,7 +61,7 @@ def fit(job: FitJob, learn: LearnNetwork | None, method: str) -> dict[str, Any]:
     if not job.rows:
         raise ValueError(f"{job.application}: nothing to learn from")
     parts = _Parts(job)
-    modelled = parts.modelled()
+    modelled, before = parts.modelled()
     states, variables = [], []
     for column in modelled:
         column_states, variable = parts.variable(column)
@@ -76,7 +78,8 @@ def fit(job: FitJob, learn: LearnNetwork | None, method: str) -> dict[str, Any]:
         [_frequencies(data[:, v], cards[v]) for v in range(len(cards))],
     )
     if learn is not None and len(open_) > 1:
-        slices = [parts.slice(modelled[number]) for number in open_]
+        depths = _depths(before)
+        slices = [depths[number] for number in open_]
         found = learn(data[:, open_].tolist(), [cards[v] for v in open_], slices)
         for number, its_parents, table in zip(open_, *found, strict=True):
             parents[number], tables[number] = [open_[p] for p in its_parents], table
@@ -85,6 +88,7 @@ def fit(job: FitJob, learn: LearnNetwork | None, method: str) -> dict[str, Any]:
         "samples": len(job.rows),
         "tpot_s": job.tpot_s,
         "variables": variables,
+        "before": before,
         "parents": parents,
         "tables": tables,
         "candidates": parts.candidates(),
@@ -107,15 +111,39 @@ class _Parts:
                 self._ran[at], self._levels[at], self._tasks[at] = True, level, tasks
                 self._steps[at], self._seconds[at] = steps, seconds
 
-    def modelled(self) -> list[int]:
-        """Columns in the network, in order of their levels."""
+    def modelled(self) -> tuple[list[int], list[list[int]]]:
+        """Columns in the network, none before what it follows, and what each one follows."""
         often = [
             (-int(self._ran[:, column].sum()), column)
             for column, (name, _) in enumerate(self._job.columns)
             if INSIDE not in name and self._ran[:, column].any() and self._matters(column)
         ]
         chosen = [column for _, column in sorted(often)[:MAX_MODELLED]]
-        return sorted(chosen, key=lambda column: (self._level(column), column))
+        chosen.sort(key=lambda column: (self._level(column), column))
+        before = self._precedence(chosen)
+        try:
+            depths = _depths(before)
+        except ValueError:
+            # who follows whom goes round in a circle: levels decide
+            levels = [self._level(column) for column in chosen]
+            before = [[e for e, level in enumerate(levels) if level < own] for own in levels]
+            depths = _depths(before)
+        order = sorted(range(len(chosen)), key=lambda v: (depths[v], v))
+        place = {v: number for number, v in enumerate(order)}
+        moved = [sorted(place[e] for e in before[v]) for v in order]
+        return [chosen[v] for v in order], _reduced(moved)
+
+    def _precedence(self, columns: Sequence[int]) -> list[list[int]]:
+        """Of each the others that ran on an earlier level wherever both ran, all but never not."""
+        ran, levels = self._ran[:, columns], self._levels[:, columns]
+        before: list[list[int]] = []
+        for later in range(len(columns)):
+            both = ran & ran[:, [later]]
+            earlier = (both & (levels < levels[:, [later]])).sum(axis=0)
+            counts = both.sum(axis=0)
+            found = (counts > 0) & (earlier >= _MOSTLY * counts)
+            before.append([int(e) for e in np.flatnonzero(found)])
+        return before
 
     def variable(self, column: int) -> tuple[NDArray[np.intp], dict[str, Any]]:
         """Its state in each row, and what is to be known of it."""
@@ -125,14 +153,13 @@ class _Parts:
         bins: list[list[float]] = [] if ran.all() else [[0.0, 0.0, 0.0]]
         states = np.zeros(len(ran), dtype=np.intp)
         first = len(bins)
-        edges = _edges(values[ran])
-        inner = np.searchsorted(edges[1:-1], values[ran], side="right")
+        cuts = _cuts(values[ran])
+        inner = np.searchsorted(cuts, values[ran], side="right")
         states[ran] = inner + first
-        for number in range(len(edges) - 1):
-            members = values[ran][inner == number]
-            low, high = float(edges[number]), float(edges[number + 1])
-            mean = float(members.mean()) if len(members) else (low + high) / 2.0
-            bins.append([mean, low, high])
+        edges = [float(values[ran].min()), *map(float, cuts), float(values[ran].max())]
+        for number in range(len(cuts) + 1):
+            mean = float(values[ran][inner == number].mean())
+            bins.append([mean, edges[number], edges[number + 1]])
         return states, {
             "name": name,
             "kind": kind.value,
@@ -175,10 +202,6 @@ class _Parts:
         total = len(self._job.rows)
         return [[names[a], names[b], count / total] for (a, b), count in counts.items()]
 
-    def slice(self, column: int) -> int:
-        """Where it stands in time, in halves of levels."""
-        return round(2 * self._level(column))
-
     def _matters(self, column: int) -> bool:
         """Clients always take a moment between two calls: only what lasts is a stage."""
         if not self._job.columns[column][0].startswith(GAP):
@@ -200,11 +223,41 @@ class _Parts:
         return decoding / whole if whole > 0.0 else 0.0
 
 
-def _edges(values: Values) -> Values:
-    """Of bins with as many values each, at most `MAX_BINS`; at least two edges."""
+def _depths(before: Sequence[Sequence[int]]) -> list[int]:
+    """Stages on the longest path that leads to each. Raises `ValueError` for a circle."""
+    depths: dict[int, int] = {}
+    while len(depths) < len(before):
+        ready = [
+            v for v, names in enumerate(before) if v not in depths and depths.keys() >= set(names)
+        ]
+        if not ready:
+            raise ValueError("stages follow each other in a circle")
+        depths |= {v: max((depths[e] + 1 for e in before[v]), default=0) for v in ready}
+    return [depths[v] for v in range(len(before))]
+
+
+def _reduced(before: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The same order without what follows from the rest of it."""
+    ahead: list[set[int]] = []
+    reduced = []
+    for names in before:
+        through = set().union(*(ahead[e] for e in names))
+        reduced.append([e for e in names if e not in through])
+        ahead.append(through.union(names))
+    return reduced
+
+
+def _cuts(values: Values) -> Values:
+    """Between bins of as many values each, at most `MAX_BINS`; equal values stay together."""
     count = max(1, min(MAX_BINS, len(values) // _PER_BIN))
-    edges = np.unique(np.quantile(values, np.linspace(0.0, 1.0, count + 1)))
-    return edges if len(edges) > 1 else np.array([edges[0], edges[0]])
+    ordered = np.sort(values)
+    cuts = []
+    for number in range(1, count):
+        below = ordered[number * len(ordered) // count - 1]
+        above = ordered[ordered > below]
+        if len(above):
+            cuts.append((below + above[0]) / 2.0)
+    return np.unique(np.array(cuts, dtype=np.float64))
 
 
 def _frequencies(states: NDArray[np.intp], card: int) -> list[float]:

@@ -161,12 +161,20 @@ class StageNetwork:
 
         The paper's Eq. 5 has a leading minus that would make it negative.
         """
+        return self.told_by(about, variable, evidence)[0]
+
+    def told_by(
+        self, about: Sequence[int], variable: int, evidence: Mapping[int, int]
+    ) -> tuple[float, list[Array]]:
+        """The same, and P(each of `about` | evidence)."""
         if not about:
-            return 0.0
+            return 0.0, []
         joint = self.joint((*about, variable), evidence)
-        together = entropy_bits(joint)
-        of_variable = entropy_bits(joint.sum(axis=tuple(range(len(about)))))
-        return max(0.0, entropy_bits(joint.sum(axis=-1)) + of_variable - together)
+        axes = range(len(about))
+        of_variable = entropy_bits(joint.sum(axis=tuple(axes)))
+        table = joint.sum(axis=-1)
+        bits = max(0.0, entropy_bits(table) + of_variable - entropy_bits(joint))
+        return bits, [table.sum(axis=tuple(a for a in axes if a != axis)) for axis in axes]
 
     def sample(
         self,
@@ -178,7 +186,7 @@ class StageNetwork:
         """Draws from P(variables | evidence), exactly.
 
         Args:
-            variables: Asked.
+            variables: Asked; none of them in the evidence.
             evidence: Known states.
             at_least: Variables known to be in this state or a later one.
             uniforms: Numbers in [0, 1), a row for each draw, a column for each variable of the
@@ -187,15 +195,21 @@ class StageNetwork:
         Returns:
             States, a row for each draw, a column for each variable asked.
         """
+        states: dict[int, NDArray[np.intp]] = {}
+        if self._looks_ahead(evidence, at_least):
+            wanted = self._and_before(variables)
+            for variable in self.order:
+                if variable in wanted and variable not in evidence:
+                    factor = _at(self._factors[variable], evidence)
+                    if variable in at_least:
+                        factor = factor.times(self._mask(variable, at_least[variable]))
+                    states[variable] = _draw(factor, variable, states, uniforms[:, variable])
+            return np.stack([states[v] for v in variables], axis=1)
         factors = self._relevant(tuple(variables), evidence, at_least)
         eliminated: list[tuple[int, Factor]] = []
         for variable in self._elimination(factors, frozenset()):
             factors, factor = _eliminate(factors, variable)
             eliminated.append((variable, factor))
-        draws = len(uniforms)
-        states: dict[int, NDArray[np.intp]] = {
-            v: np.full(draws, s, dtype=np.intp) for v, s in evidence.items()
-        }
         for variable, factor in reversed(eliminated):
             states[variable] = _draw(factor, variable, states, uniforms[:, variable])
         return np.stack([states[v] for v in variables], axis=1)
@@ -236,40 +250,57 @@ class StageNetwork:
         self, asked: Sequence[int], evidence: Mapping[int, int], at_least: Mapping[int, int]
     ) -> list[Factor]:
         """Tables of what is asked or known and all before it, at the evidence; others sum to 1."""
-        wanted: set[int] = set()
-        left = [*asked, *evidence, *at_least]
-        while left:
-            one = left.pop()
-            if one not in wanted:
-                wanted.add(one)
-                left += self.parents[one]
+        wanted = self._and_before([*asked, *evidence, *at_least])
         factors = []
         for variable in sorted(wanted):
-            factors.append(_at(self._factors[variable], evidence))
             if variable in at_least and variable not in evidence:
-                mask = np.zeros(self.cards[variable])
-                mask[min(at_least[variable], self.cards[variable] - 1) :] = 1.0
-                factors.append(Factor((variable,), mask))
-        return factors
+                factors.append(self._mask(variable, at_least[variable]))
+            scope = self._factors[variable].variables
+            if any(v not in evidence for v in scope):
+                factors.append(_at(self._factors[variable], evidence))
+        return _connected(factors, asked)
+
+    def _and_before(self, variables: Iterable[int]) -> set[int]:
+        """Variables, and all that they depend on."""
+        found: set[int] = set()
+        left = list(variables)
+        while left:
+            one = left.pop()
+            if one not in found:
+                found.add(one)
+                left += self.parents[one]
+        return found
+
+    def _looks_ahead(self, evidence: Mapping[int, int], at_least: Mapping[int, int]) -> bool:
+        """Whether all that is known comes before all that is not: then draws go forward."""
+        return all(p in evidence for v in (*evidence, *at_least) for p in self.parents[v])
+
+    def _mask(self, variable: int, state: int) -> Factor:
+        mask = np.zeros(self.cards[variable])
+        mask[min(state, self.cards[variable] - 1) :] = 1.0
+        return Factor((variable,), mask)
 
     def _elimination(self, factors: Sequence[Factor], keep: frozenset[int]) -> list[int]:
         """Variables to sum out, the one that makes the smallest table next. Greedy."""
-        scopes = [set(f.variables) for f in factors]
-        left = set().union(*scopes) - keep if scopes else set()
+        beside: dict[int, set[int]] = {}
+        for factor in factors:
+            for variable in factor.variables:
+                beside.setdefault(variable, set()).update(factor.variables)
+        cells = {v: prod(self.cards[w] for w in near) for v, near in beside.items()}
+        left = beside.keys() - keep
         order = []
         while left:
-
-            def cells(variable: int) -> int:
-                union = set().union(*(s for s in scopes if variable in s))  # noqa: B023 - used at once
-                return prod(self.cards[v] for v in union)
-
-            best = min(sorted(left), key=cells)
-            if cells(best) > MAX_CELLS:
+            best = min(left, key=lambda v: (cells[v], v))
+            if cells[best] > MAX_CELLS:
                 raise NetworkError("a question that needs too large a table")
-            union = set().union(*(s for s in scopes if best in s))
-            scopes = [s for s in scopes if best not in s] + [union - {best}]
+            near = beside.pop(best) - {best}
             left.remove(best)
             order.append(best)
+            for variable in near:
+                joined = beside[variable]
+                joined |= near
+                joined.discard(best)
+                cells[variable] = prod(self.cards[w] for w in joined)
         return order
 
 
@@ -277,6 +308,23 @@ def _at(factor: Factor, evidence: Mapping[int, int]) -> Factor:
     where: list[Any] = [evidence.get(variable, slice(None)) for variable in factor.variables]
     rest = tuple(variable for variable in factor.variables if variable not in evidence)
     return Factor(rest, factor.table[tuple(where)])
+
+
+def _connected(factors: Sequence[Factor], asked: Sequence[int]) -> list[Factor]:
+    """Those that share variables with what is asked, however indirectly: others are constants."""
+    reached, left, found = set(asked), list(factors), []
+    grown = True
+    while grown and left:
+        grown, rest = False, []
+        for factor in left:
+            if reached.isdisjoint(factor.variables):
+                rest.append(factor)
+            else:
+                found.append(factor)
+                grown = grown or not reached.issuperset(factor.variables)
+                reached.update(factor.variables)
+        left = rest
+    return found
 
 
 def _product(factors: Sequence[Factor]) -> Factor:
@@ -304,13 +352,19 @@ def _normal(table: Array) -> Array:
 def _draw(
     factor: Factor, variable: int, states: Mapping[int, NDArray[np.intp]], uniforms: Array
 ) -> NDArray[np.intp]:
+    """States of a variable, given those drawn of the others in its factor."""
     axis = factor.variables.index(variable)
-    others = factor.variables[:axis] + factor.variables[axis + 1 :]
-    table = np.moveaxis(factor.table, axis, -1)
-    rows = table[tuple(states[v] for v in others)] if others else table[np.newaxis]
+    card = factor.table.shape[axis]
+    rows = np.moveaxis(factor.table, axis, -1).reshape(-1, card)
+    row: NDArray[np.intp] | int = 0
+    for other, size in zip(factor.variables, factor.table.shape, strict=True):
+        if other != variable:
+            row = row * size + states[other]
     heaped = rows.cumsum(axis=-1)
-    total = heaped[..., -1:]
-    impossible = total[..., 0] <= 0.0
-    below = (heaped <= uniforms[:, np.newaxis] * total).sum(axis=-1)
-    drawn = np.where(impossible, 0, np.minimum(below, table.shape[-1] - 1))
-    return np.asarray(drawn, dtype=np.intp)
+    totals = heaped[:, -1:]
+    # where nothing is possible, the first state stands
+    heaped = np.where(totals > 0.0, heaped / np.where(totals > 0.0, totals, 1.0), 1.0)
+    # all rows end to end, each one further up: one search finds row and state at once
+    heaped += np.arange(len(rows))[:, np.newaxis]
+    found = np.searchsorted(heaped.ravel(), uniforms + row, side="right") - row * card
+    return np.asarray(np.clip(found, 0, card - 1), dtype=np.intp)

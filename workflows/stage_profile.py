@@ -12,13 +12,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from functools import cache
-from math import inf, log2, prod
+from math import log2, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dispatcher.core.workflow_types import Remaining, StageKind
+from dispatcher.core.workflow_types import StageKind
 from workflows.bounds import MAX_S, stored
+from workflows.spans import Part, Posterior, Span, longest
 from workflows.stage_network import MAX_VARIABLES, StageNetwork
 from workflows.stage_rows import INSIDE, Declared, candidate_name, gap_name, shown
 from workflows.stage_variable import Running, Values, read_variable
@@ -91,39 +92,40 @@ class StageProfile:
             stored(each["share"], "share", 0.0, 1.0 + 1e-6)
             stored(each["ran"], "ran", 0.0, 1.0)
         self._edges = [(str(a), str(b), stored(p, "edge", 0.0, 1.0)) for a, b, p in state["edges"]]
-        self.before = self._graph(declared)
+        self.before = self._graph(state["before"], declared)
         self._ancestors: list[frozenset[int]] = [frozenset()] * len(self.variables)
         for v in self._order:
             direct = self.before[v]
             self._ancestors[v] = frozenset(direct).union(*(self._ancestors[b] for b in direct))
 
+    def __len__(self) -> int:
+        return len(self.variables)
+
     # --- how long is left ---
 
-    def remaining(self, question: Question, tpot_s: float) -> Remaining:
-        """The posterior of what is left, at a pace.
+    def remaining(self, question: Question, tpot_s: float) -> Posterior:
+        """The posterior of what is left.
 
         Args:
             question: Where the workflow stands.
-            tpot_s: Time per output token now, mean over the fleet (Eq. 2, l(b_t)).
+            tpot_s: Time per output token now, mean over the fleet (Eq. 2, l(b_t)): it says which
+                of several paths is critical.
+
+        Raises:
+            NetworkError: The network is too large for this question.
         """
         left = self._left(question)
-        known = dict(question.evidence)
-        weights, columns = self._durations(left, known, question, tpot_s)
-        ends: dict[int, Values] = {}
-        zero = np.zeros(len(weights))
-        path = zero
-        work_s = 0.0
-        for variable in self._in_order(left):
-            begins = zero
-            for before in self._before_left(variable, columns):
-                begins = np.maximum(begins, ends[before])
-            ends[variable] = begins + columns[variable]
-            path = np.maximum(path, ends[variable])
-            tasks = self.variables[variable].tasks
-            work_s += float(weights @ columns[variable]) * tasks
-        mean_s = float(weights @ path)
-        low_s, high_s = _quantiles(path, weights)
-        return Remaining(mean_s, min(low_s, mean_s), max(high_s, mean_s), work_s, known=True)
+        weights, spans = self._spans(left, question, tpot_s)
+        nothing = Span.nothing(len(weights))
+        ends: dict[int, Span] = {}
+        path, work = nothing, Part(0.0, 0.0)
+        for variable in (v for v in self._order if v in spans):
+            before = [ends[b] for b in self._before_left(variable, spans)]
+            ends[variable] = longest(before, nothing).then(spans[variable])
+            path = longest([path, ends[variable]], nothing)
+            work = work.plus(spans[variable].mean(weights, tpot_s), self.variables[variable].tasks)
+        low, high = (path.part(case, tpot_s) for case in _quantiles(path.total, weights))
+        return Posterior(path.mean(weights, tpot_s), low, high, work)
 
     def expected_s(self, variable: int, question: Question) -> float:
         """Mean duration of one stage, at the pace of the fit."""
@@ -132,7 +134,7 @@ class StageProfile:
 
     # --- what an end would tell ---
 
-    def reduction(self, variable: int, evidence: Evidence, unscheduled: frozenset[int]) -> Reach:
+    def reduction(self, variable: int, evidence: Evidence, unscheduled: frozenset[int]) -> Part:
         """R(X) of a stage in its parts (Eq. 6, and Eq. 4 of a dynamic stage after a planner).
 
         Args:
@@ -142,14 +144,15 @@ class StageProfile:
         """
         known = {v: s for v, s in evidence if v != variable}
         about = self._about(variable, known, unscheduled)
-        bits = self.network.information_bits(about, variable, known)
-        steps, seconds = self._range(about, known)
-        reach = Reach(bits * steps, bits * seconds)
+        bits, marginals = self.network.told_by(about, variable, known)
+        steps, seconds = self._range(about, marginals)
+        reach = Part(bits * steps, bits * seconds)
         for dynamic in self._planned_by(variable):
             if dynamic in unscheduled:
-                steps, seconds = self._range((dynamic,), known)
+                marginal = self.network.marginal(dynamic, known)
+                steps, seconds = self._range((dynamic,), (marginal,))
                 bits = self.dynamic_bits(self.variables[dynamic].name)
-                reach = Reach(reach.steps + bits * steps, reach.seconds + bits * seconds)
+                reach = reach.plus(Part(steps, seconds), bits)
         return reach
 
     def dynamic_bits(self, name: str) -> float:
@@ -161,9 +164,8 @@ class StageProfile:
         )
         return nodes + edges
 
-    def likely_range(self, variable: int, known: Mapping[int, int]) -> float:
-        """From the least to the most that it may take, at the pace of the fit."""
-        p = self.network.marginal(variable, known)
+    def likely_range(self, variable: int, p: Values) -> float:
+        """From the least to the most that it may take with these states, at the fit's pace."""
         own = self.variables[variable]
         likely = [s for s in range(own.card) if p[s] > LIKELY]
         if not likely:
@@ -189,11 +191,11 @@ class StageProfile:
             found = sorted(found, key=lambda v: (-spread[v], v))[:MAX_ABOUT]
         return tuple(sorted(found))
 
-    def _range(self, about: Sequence[int], known: Mapping[int, int]) -> tuple[float, float]:
+    def _range(self, about: Sequence[int], marginals: Sequence[Values]) -> tuple[float, float]:
         """Sum of ranges: decoding per second of TPOT, and what does not go with the load."""
         steps = seconds = 0.0
-        for variable in about:
-            width, share = self.likely_range(variable, known), self.variables[variable].share
+        for variable, p in zip(about, marginals, strict=True):
+            width, share = self.likely_range(variable, p), self.variables[variable].share
             steps += width * share / self.tpot_s
             seconds += width * (1.0 - share)
         return steps, seconds
@@ -210,16 +212,17 @@ class StageProfile:
         over = {v for v, _ in question.evidence} | set(question.gone)
         return [v for v in range(len(self.variables)) if v not in over]
 
-    def _durations(
-        self, left: Sequence[int], known: dict[int, int], question: Question, tpot_s: float
-    ) -> tuple[Values, dict[int, Values]]:
-        """Weights of cases, and in each case how long each stage left takes."""
+    def _spans(
+        self, left: Sequence[int], question: Question, tpot_s: float
+    ) -> tuple[Values, dict[int, Span]]:
+        """Weights of cases, and how long each stage left takes in each case."""
+        if not left:
+            return np.ones(1), {}
+        known = dict(question.evidence)
         at_least = {each.variable: each.state for each in question.running}
         for variable in question.must:
             if self.variables[variable].may_not_run:
                 at_least.setdefault(variable, 1)
-        if not left:
-            return np.ones(1), {}
         few = prod(self.variables[v].card for v in left) <= ENUMERATED
         if few and not question.plan:
             joint = self.network.joint(left, known, at_least)
@@ -230,48 +233,47 @@ class StageProfile:
             states = self.network.sample(left, known, at_least, uniforms())
             weights = np.full(DRAWS, 1.0 / DRAWS)
         under_way = {each.variable: each for each in question.running}
-        columns: dict[int, Values] = {}
+        spans: dict[int, Span] = {}
         for column, variable in enumerate(left):
             own = self.variables[variable]
             running = under_way.get(variable)
             by_state = own.means if running is None else own.left(running)
-            columns[variable] = by_state[states[:, column]] * self.scale(own.share, tpot_s)
-        self._resolve(columns, question, tpot_s)
-        return weights, columns
+            spans[variable] = self._span(by_state[states[:, column]], own.share, tpot_s)
+        self._resolve(spans, question, tpot_s)
+        return weights, spans
 
-    def _resolve(self, columns: dict[int, Values], question: Question, tpot_s: float) -> None:
+    def _span(self, values: Values, share: float, tpot_s: float) -> Span:
+        """Durations of the fit at another pace."""
+        decoding = values * (share * tpot_s / self.tpot_s)
+        return Span(decoding + values * (1.0 - share), decoding)
+
+    def _resolve(self, spans: dict[int, Span], question: Question, tpot_s: float) -> None:
         """A dynamic stage whose plan is known takes as long as what is left of its plan."""
         if not question.plan:
             return
-        dynamic = question.plan[0][0].split(INSIDE, 1)[0]
-        variable = self.index.get(dynamic)
-        if variable is None or variable not in columns:
+        variable = self.index.get(question.plan[0][0].split(INSIDE, 1)[0])
+        if variable is None or variable not in spans:
             return
-        cases = len(columns[variable])
-        ends: list[Values] = []
+        cases = len(spans[variable].total)
+        nothing = Span.nothing(cases)
+        ends: list[Span] = []
         for number, (name, waits_for) in enumerate(question.plan):
-            begins = np.zeros(cases)
-            for before in waits_for:
-                if before < number:
-                    begins = np.maximum(begins, ends[before])
-            ends.append(begins + self._candidate_s(name, number, cases, tpot_s))
-        columns[variable] = np.max(np.stack(ends), axis=0)
+            begins = longest([ends[before] for before in waits_for if before < number], nothing)
+            ends.append(begins.then(self._candidate(name, number, cases, tpot_s)))
+        spans[variable] = longest(ends, nothing)
 
-    def _candidate_s(self, name: str, number: int, cases: int, tpot_s: float) -> Values:
-        """Of one candidate in each case: its quantiles, shuffled alike for every question."""
+    def _candidate(self, name: str, number: int, cases: int, tpot_s: float) -> Span:
+        """One candidate in each case: its quantiles, shuffled alike for every question."""
         candidate = self.candidates.get(name)
         if candidate is None:
-            return np.zeros(cases)
+            return Span.nothing(cases)
         quantiles = np.asarray(candidate["quantiles"], dtype=np.float64)
         # a low-discrepancy walk: no two candidates move together, nor with the network's draws
         at = (np.arange(cases) * 0.6180339887498949 * (number + 1) + 0.5 / (number + 1)) % 1.0
         drawn = np.interp(at, np.linspace(0.0, 1.0, len(quantiles)), quantiles)
-        return np.asarray(drawn * self.scale(float(candidate["share"]), tpot_s))
+        return self._span(drawn, float(candidate["share"]), tpot_s)
 
-    def _in_order(self, left: Sequence[int]) -> list[int]:
-        return [v for v in self._order if v in set(left)]
-
-    def _before_left(self, variable: int, columns: Mapping[int, Values]) -> list[int]:
+    def _before_left(self, variable: int, spans: Mapping[int, Span]) -> list[int]:
         """Stages left that it waits for, through those that are over."""
         found, seen, ahead = [], set(), list(self.before[variable])
         while ahead:
@@ -279,23 +281,20 @@ class StageProfile:
             if one in seen:
                 continue
             seen.add(one)
-            if one in columns:
+            if one in spans:
                 found.append(one)
             else:
                 ahead += self.before[one]
         return found
 
-    def _graph(self, declared: Declared) -> tuple[tuple[int, ...], ...]:
-        """What each stage waits for: as declared, else all of the level before its own."""
-        levels = sorted({variable.level for variable in self.variables})
-        on: dict[float, tuple[int, ...]] = {
-            level: tuple(v for v, own in enumerate(self.variables) if own.level == level)
-            for level in levels
-        }
-        on[-inf] = ()
-        below = dict(zip(levels, [-inf, *levels[:-1]], strict=True))
-        by_level = [on[below[variable.level]] for variable in self.variables]
-        graph = list(by_level)
+    def _graph(
+        self, before: Sequence[Sequence[object]], declared: Declared
+    ) -> tuple[tuple[int, ...], ...]:
+        """What each stage waits for: as declared, else what it was seen to follow."""
+        seen = [tuple(int(stored(b, "before", 0, len(self) - 1)) for b in each) for each in before]
+        if len(seen) != len(self):
+            raise ValueError("before: expected as many as variables")
+        graph = list(seen)
         for number, variable in enumerate(self.variables):
             if variable.name not in declared.before:
                 continue
@@ -308,7 +307,7 @@ class StageProfile:
             self._order = _topological(graph)
         except ValueError:
             # what was seen is not what was declared
-            graph = by_level
+            graph = seen
             self._order = _topological(graph)
         return tuple(graph)
 
@@ -345,15 +344,18 @@ class StageProfile:
         ]
 
 
-class Reach(NamedTuple):
-    """R(X) in its parts: bit x output tokens, and bit x seconds that do not go with the load."""
+def check_model(state: Mapping[str, Any]) -> None:
+    """Whether what `fitting.fit` gave can be asked the largest questions.
 
-    steps: float
-    seconds: float
-
-    def at(self, tpot_s: float) -> float:
-        """Bit x seconds at a pace."""
-        return self.steps * tpot_s + self.seconds
+    Raises:
+        NetworkError: It cannot.
+    """
+    profile = StageProfile(state, Declared())
+    everything = frozenset(range(len(profile.variables)))
+    profile.remaining(Question(()), profile.tpot_s)
+    for variable in everything:
+        profile.reduction(variable, (), everything - {variable})
+        profile.network.marginal(variable, {max(everything): 0} if variable else {})
 
 
 def _binary_bits(p: float) -> float:
@@ -363,12 +365,13 @@ def _binary_bits(p: float) -> float:
     return -(p * log2(p) + (1.0 - p) * log2(1.0 - p))
 
 
-def _quantiles(values: Values, weights: Values) -> tuple[float, float]:
+def _quantiles(values: Values, weights: Values) -> tuple[int, int]:
+    """Cases at which the 5 % and 95 % quantiles lie."""
     order = np.argsort(values, kind="stable")
     heaped = np.cumsum(weights[order])
     found = np.searchsorted(heaped, np.array([LOW, HIGH]) * heaped[-1] - 1e-12)
-    low, high = values[order][np.minimum(found, len(values) - 1)]
-    return float(low), float(high)
+    low, high = order[np.minimum(found, len(values) - 1)]
+    return int(low), int(high)
 
 
 def _topological(graph: Sequence[Sequence[int]]) -> list[int]:

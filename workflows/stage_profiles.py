@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import exp, log
+from math import log
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.core.workflow_types import Remaining, StageKind, StagePlan
@@ -25,7 +25,8 @@ from workflows.stage_rows import base_name, row_of, variable_name
 
 if TYPE_CHECKING:
     from workflows.fitting import FitJob
-    from workflows.stage_profile import Reach
+    from workflows.spans import Part, Posterior
+    from workflows.standing import Standing
 
 Fitter = Callable[["FitJob"], Mapping[str, Any]]
 """Gives what `fitting.fit` gives; may raise `ValueError`, `RuntimeError`."""
@@ -34,8 +35,8 @@ DEFAULT_TPOT_S = 0.02
 """Until a fleet has said how long a token takes."""
 MAX_ANSWERS = 8_192
 """Answers remembered, of all applications together; what was asked least recently goes first."""
-_PACE_STEP = 0.02
-"""Paces that differ by less have the same answer."""
+_PACE_STEP = 0.25
+"""Paces whose logarithms are this near have the same critical paths."""
 
 
 class StageModel(StrEnum):
@@ -81,8 +82,8 @@ class StageProfiles:
         self._applications: OrderedDict[str, Application] = OrderedDict()
         self._due: dict[str, None] = {}
         self._bytes = 0
-        self._answers: OrderedDict[tuple[object, ...], Remaining] = OrderedDict()
-        self._reaches: OrderedDict[tuple[object, ...], Reach] = OrderedDict()
+        self._answers: OrderedDict[tuple[object, ...], Posterior | None] = OrderedDict()
+        self._reaches: OrderedDict[tuple[object, ...], Part | None] = OrderedDict()
         #: models ever taken, so that no two have the same number
         self._models = 0
         self.pace_s = DEFAULT_TPOT_S
@@ -186,21 +187,20 @@ class StageProfiles:
         standing = self._standing(workflow)
         if standing is None or self._strange(workflow):
             return None
-        from workflows.standing import question_of  # noqa: PLC0415 - loaded with the first model
+        from workflows.standing import posterior, question_of  # noqa: PLC0415 - loaded with the first model
 
         profile = standing.profile
-        step = round(log(max(tpot_s, 1e-9)) / _PACE_STEP)
-        pace_s = exp(step * _PACE_STEP)
-        question = question_of(workflow, standing, pace_s, now_s)
-        key = (profile.number, step, question)
-        answer = self._answers.get(key)
-        if answer is None:
-            answer = self._answers[key] = profile.remaining(question, pace_s)
+        question = question_of(workflow, standing, tpot_s, now_s)
+        key = (profile.number, round(log(max(tpot_s, 1e-9)) / _PACE_STEP), question)
+        if key in self._answers:
+            self._answers.move_to_end(key)
+            answer = self._answers[key]
+        else:
+            answer = posterior(profile, question, tpot_s)
+            self._answers[key] = answer
             if len(self._answers) > MAX_ANSWERS:
                 self._answers.popitem(last=False)
-        else:
-            self._answers.move_to_end(key)
-        return answer
+        return None if answer is None else answer.at(tpot_s)
 
     def uncertainty(self, workflow: Workflow, visit: Visit) -> float:
         """R(X) of a stage at the present pace, bit x seconds; 0 where no model speaks."""
@@ -212,15 +212,17 @@ class StageProfiles:
         if variable is None:
             return 0.0
         key = (profile.number, variable, standing.evidence, standing.unscheduled)
-        reach = self._reaches.get(key)
-        if reach is None:
-            reach = profile.reduction(variable, standing.evidence, standing.unscheduled)
+        if key in self._reaches:
+            self._reaches.move_to_end(key)
+            reach = self._reaches[key]
+        else:
+            from workflows.standing import reduction  # noqa: PLC0415 - loaded with the model
+
+            reach = reduction(standing, variable)
             self._reaches[key] = reach
             if len(self._reaches) > MAX_ANSWERS:
                 self._reaches.popitem(last=False)
-        else:
-            self._reaches.move_to_end(key)
-        return reach.at(self.pace_s)
+        return 0.0 if reach is None else reach.at(self.pace_s)
 
     def shape(self, workflow: Workflow, visit: Visit) -> tuple[int, int] | None:
         """Height and children of a stage in its model's graph; `None`: no model knows it."""
@@ -248,6 +250,7 @@ class StageProfiles:
 
         known = self._applications[workflow.application]
         standing = self._standing(workflow)
+        assert standing is not None  # noqa: S101 - there was an answer
         return {
             "remaining": remaining_told(remaining),
             "model": {
@@ -366,7 +369,7 @@ class StageProfiles:
             self._bytes -= dropped.rows.bytes
             self._due.pop(name, None)
 
-    def _standing(self, workflow: Workflow) -> Any:
+    def _standing(self, workflow: Workflow) -> Standing | None:
         known = self._applications.get(workflow.application)
         if known is None or known.profile is None:
             return None

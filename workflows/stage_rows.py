@@ -24,6 +24,8 @@ from workflows.model import Visit, Workflow
 MAX_CELLS = 96
 """Variables that one workflow may speak of."""
 MAX_EDGES = 64
+MIN_GAP_S = 0.01
+"""Clients always take a moment between two calls: less is no stage."""
 GAP, INSIDE = "\x1fbefore ", "\x1e"
 """In names that this package makes up; no client's stage can have these characters."""
 _CELL = struct.Struct("<Hffff")
@@ -164,6 +166,8 @@ def gap_cells(visit: Visit, declared: Declared) -> list[Cell]:
     seconds, level = cut(visit.gap_s, 0.0, MAX_S), visit.level - 0.5
     names = declared.gap_before(visit)
     if not names:
+        if seconds < MIN_GAP_S:
+            return []
         names = [gap_name(variable_name(visit.stage.name, visit.number))]
     kinds = {n: declared.kind(n) if n in declared.stages else StageKind.REGULAR for n in names}
     return [Cell(name, kinds[name], level, 0.0, seconds, 1) for name in names]

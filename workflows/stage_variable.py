@@ -22,7 +22,7 @@ class Running(NamedTuple):
     state: int
     """It ends in this one or a later one."""
     quarters: int
-    """Of that bin that are over already, 0 to 3."""
+    """Of the time in that state that are over already, 0 to 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +51,28 @@ class Variable:
         return first + int(np.searchsorted(self.highs[first:-1], value, side="right"))
 
     def running_for(self, value: float) -> tuple[int, int]:
-        """The state in which it would end now, and quarters of its bin that are over."""
+        """The state in which it would end now, and quarters of that state's time that are over."""
         state = self.state_of(value)
-        width = float(self.highs[state] - self.lows[state])
-        if width <= 0.0:
+        low, high = self._from(state), float(self.highs[state])
+        if high <= low:
             return state, 0
-        return state, max(0, min(3, int(4.0 * (value - float(self.lows[state])) / width)))
+        return state, max(0, min(3, int(4.0 * (value - low) / (high - low))))
 
     def left(self, running: Running) -> Values:
         """By state: what is left of it."""
-        low, high = float(self.lows[running.state]), float(self.highs[running.state])
-        over = low + (high - low) * running.quarters / 4.0
+        state = running.state
+        begins, high = self._from(state), float(self.highs[state])
+        over = begins + (high - begins) * running.quarters / 4.0
         left = np.maximum(self.means - over, 0.0)
-        left[running.state] = (high - over) / 2.0 if high > over else float(self.means[-1]) / 4.0
+        low = float(self.lows[state])
+        if over > low:
+            # as much of the bin's mean as of its width
+            left[state] = (float(self.means[state]) - low) * (high - over) / (high - low)
         return left
+
+    def _from(self, state: int) -> float:
+        """When it begins to count: whoever has run for no time at all is in the first state."""
+        return 0.0 if state == int(self.may_not_run) else float(self.lows[state])
 
 
 def read_variable(state: Mapping[str, Any]) -> Variable:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from dispatcher.core.workflow_types import StageKind
 from workflows.model import Visit, Workflow
+from workflows.spans import Part, Posterior
+from workflows.stage_network import NetworkError
 from workflows.stage_profile import Evidence, Question, StageProfile
 from workflows.stage_rows import (
     GAP,
@@ -72,6 +74,22 @@ def question_of(workflow: Workflow, standing: Standing, tpot_s: float, now_s: fl
         value = max(0.0, now_s - workflow.last_ended_s)
         running.append(Running(standing.gap, *own.running_for(value)))
     return Question(standing.evidence, standing.gone, tuple(running), tuple(must), standing.plan)
+
+
+def posterior(profile: StageProfile, question: Question, tpot_s: float) -> Posterior | None:
+    """What is left; `None`: the network is too large for this question."""
+    try:
+        return profile.remaining(question, tpot_s)
+    except NetworkError:
+        return None
+
+
+def reduction(standing: Standing, variable: int) -> Part | None:
+    """R(X) of a stage; `None`: the network is too large for this question."""
+    try:
+        return standing.profile.reduction(variable, standing.evidence, standing.unscheduled)
+    except NetworkError:
+        return None
 
 
 def told(standing: Standing) -> list[dict[str, object]]:
