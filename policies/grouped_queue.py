@@ -19,7 +19,7 @@ from policies.ranking import Ranking
 GROUPS_PER_TICK = 4
 """Groups that are looked at anew per tick, at most: a key may ask the workflow tracker."""
 
-NEWS_KEPT = 3
+NEWS_KEPT = 2
 """Groups that may be left to be looked at before the next decision: it must not take long."""
 
 Group = TypeVar("Group", bound=Hashable)
