@@ -37,9 +37,14 @@ BATCHING = variant("augserve, batching alone", two_stage=False)
 NO_BATCHING = variant("augserve, order alone", token_budget=False)
 NO_HOST = variant("augserve, no host memory", Abilities())
 """On an engine as it is launched by default today."""
-INFERCEPT_ENGINE = Contender("infercept, engine for tools", "infercept", abilities=_FOR_TOOLS)
-AUGSERVE_ENGINE = variant("augserve, engine for tools", _FOR_TOOLS_LIMITED, strict=True)
-"""As in the paper: inside of an engine that preserves, discards, swaps and changes its limit."""
+INFERCEPT_ENGINE = Contender(
+    "infercept, engine for tools", "infercept", (("most_reserved", 0.0),), abilities=_FOR_TOOLS
+)
+AUGSERVE_ENGINE = variant(
+    "augserve, engine for tools", _FOR_TOOLS_LIMITED, strict=True, most_reserved=0.0
+)
+"""As in the paper: inside of an engine that preserves, discards, swaps and changes its limit. What
+it preserves is in its gauges: kept free once more in the budget, it would count twice."""
 STRICT = variant("augserve, kept contexts first", strict=True)
 AGING = variant("augserve, aging fast", tau_s=5.0)
 PROMOTING = variant("augserve, promoting all", promote_share=1.0)
