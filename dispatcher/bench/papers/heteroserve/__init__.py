@@ -30,11 +30,11 @@ from dispatcher.bench.papers.heteroserve.play import (
     WARM_UP_LOAD,
     WARM_UP_POLICY,
 )
-from dispatcher.bench.papers.heteroserve.results import ATTAINMENT, P95, TOKENS, Results
+from dispatcher.bench.papers.heteroserve.results import ATTAINMENT, P95, STEADY, TOKENS, Results
 
 _FIGURES = (
     TOKENS,
-    "steady_tokens_per_s",
+    STEADY,
     ATTAINMENT,
     "ttft_p50_s",
     P95,

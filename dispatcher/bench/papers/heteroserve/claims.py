@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from dispatcher.bench.claims import Better, Claim, Number
+from dispatcher.bench.claims import Better, Claim
 from dispatcher.bench.papers.heteroserve import experiments as of
 from dispatcher.bench.papers.heteroserve import reasons
-from dispatcher.bench.papers.heteroserve.cases import Case
+from dispatcher.bench.papers.heteroserve.cases import Contender
 from dispatcher.bench.papers.heteroserve.results import (
     ATTAINMENT,
-    P95,
+    STEADY,
     TOKENS,
-    Measured,
     Results,
     linear_fit,
 )
-
-WITHIN = 0.01
-"""What may be lost against the strongest baseline."""
+from dispatcher.bench.papers.heteroserve.table_claims import table_claims
+from dispatcher.bench.papers.heteroserve.telling import as_printed, claim, span
 
 
 def claims_of(results: Results) -> list[Claim]:
     """All of them, in the paper's order."""
     return [
-        *_main(results),
-        *_baselines(results),
-        *_latency_aware(results),
+        *table_claims(results),
         *_ablation(results),
         *_loads(results),
         *_mixes(results),
@@ -37,189 +33,13 @@ def claims_of(results: Results) -> list[Claim]:
     ]
 
 
-def rounded(measured: Measured) -> float:
-    """Its mean, in as many digits as matter."""
-    return float(f"{measured.mean:.4g}")
-
-
-def span(found: Sequence[Measured]) -> tuple[float, float]:
-    """Lowest and highest mean."""
-    means = [rounded(one) for one in found]
-    return min(means), max(means)
-
-
-def _claim(
-    name: str,
-    what: str,
-    case: Case,
-    claimed: Number,
-    measured: Measured,
-    *,
-    unit: str = "ratio",
-    better: Better = Better.HIGHER,
-    note: str,
-) -> Claim:
-    return Claim(
-        name,
-        what,
-        case.label,
-        unit,
-        claimed,
-        rounded(measured),
-        better=better,
-        spread=float(f"{measured.deviation:.3g}"),
-        note=note,
-    )
-
-
-def _as_printed(measured: Measured, how: str = "{:.3g}") -> str:
-    """What the paper's own form came to, in words."""
-    return f"the paper's form: {how.format(measured.mean)}"
-
-
-# --- section 4.2, Table 1 -----------------------------------------------------------------------
-
-
-def _main(results: Results) -> Iterable[Claim]:
-    case, ours, printed = of.MAIN, of.HETEROSERVE, of.PAPER
-    told = (
-        f"{results.mean(case, ours, TOKENS):,.0f} against"
-        f" {results.mean(case, of.UNIFORM, TOKENS):,.0f} tokens/s"
-    )
-    yield _claim(
-        "throughput-uniform",
-        "throughput, HeteroServe's over Uniform's",
-        case,
-        2.13,
-        results.ratio(case, ours, of.UNIFORM, TOKENS),
-        note=f"{told}; {_as_printed(results.ratio(case, printed, of.UNIFORM, TOKENS))};"
-        f" {reasons.THROUGHPUT}",
-    )
-    theirs = results.measured(case, of.UNIFORM, ATTAINMENT)
-    yield _claim(
-        "attainment",
-        "SLO attainment",
-        case,
-        0.688,
-        results.measured(case, ours, ATTAINMENT),
-        unit="share",
-        note=f"{_as_printed(results.measured(case, printed, ATTAINMENT))}; {reasons.ATTAINMENT}",
-    )
-    yield _claim(
-        "attainment-uniform",
-        "SLO attainment, HeteroServe's less Uniform's",
-        case,
-        0.424,
-        results.difference(case, ours, of.UNIFORM, ATTAINMENT),
-        unit="share",
-        note=f"Uniform attains {theirs.mean:.3f} (claimed 0.264); "
-        f"{_as_printed(results.difference(case, printed, of.UNIFORM, ATTAINMENT))};"
-        f" {reasons.UNIFORM}",
-    )
-    yield _claim(
-        "ttft-uniform",
-        "P95 TTFT, Uniform's over HeteroServe's",
-        case,
-        172.0,
-        results.ratio(case, of.UNIFORM, ours, P95),
-        note=f"{results.mean(case, of.UNIFORM, P95):.0f} s against"
-        f" {results.mean(case, ours, P95):.2f} s;"
-        f" {_as_printed(results.ratio(case, of.UNIFORM, printed, P95))}; {reasons.TTFT}",
-    )
-
-
-def _baselines(results: Results) -> Iterable[Claim]:
-    case, ours = of.MAIN, of.HETEROSERVE
-    for other, name, throughput, attainment in (
-        (of.ORACLE, "oracle", 1.15, 0.471),
-        (of.CAPACITY, "capacity", 36_772 / 25_489, 0.417),
-    ):
-        attained = results.measured(case, other, ATTAINMENT)
-        yield _claim(
-            f"throughput-{name}",
-            f"throughput, HeteroServe's over that of {other.label}",
-            case,
-            round(throughput, 3),
-            results.ratio(case, ours, other, TOKENS),
-            note=reasons.BASELINES[name],
-        )
-        yield _claim(
-            f"attainment-{name}",
-            f"SLO attainment, HeteroServe's less that of {other.label}",
-            case,
-            attainment,
-            results.difference(case, ours, other, ATTAINMENT),
-            unit="share",
-            note=f"it attains {attained.mean:.3f}; {reasons.BASELINES[name]}",
-        )
-
-
-def _latency_aware(results: Results) -> Iterable[Claim]:
-    case, ours, rival = of.MAIN, of.HETEROSERVE, of.LATENCY_AWARE
-    throughput = results.ratio(case, ours, rival, TOKENS)
-    attainment = results.ratio(case, ours, rival, ATTAINMENT)
-    more = results.difference(case, ours, rival, ATTAINMENT)
-    ttft = results.ratio(case, ours, rival, P95)
-    own = results.measured(case, of.PAPER, ATTAINMENT)
-    theirs = results.measured(case, rival, ATTAINMENT)
-    yield _claim(
-        "latency-aware-throughput",
-        "throughput, HeteroServe's over Latency-Aware's",
-        case,
-        1.0,
-        throughput,
-        note=f"claimed 36,772 against 36,770 tokens/s; {reasons.RIVAL}",
-    )
-    yield _claim(
-        "latency-aware-attainment",
-        "SLO attainment, HeteroServe's less Latency-Aware's",
-        case,
-        0.025,
-        more,
-        unit="share",
-        note=f"Latency-Aware attains {theirs.mean:.3f}, the paper's form {own.mean:.3f};"
-        f" {reasons.RIVAL}",
-    )
-    yield _claim(
-        "latency-aware-ttft",
-        "P95 TTFT, HeteroServe's over Latency-Aware's",
-        case,
-        round(1044 / 1079, 3),
-        ttft,
-        better=Better.LOWER,
-        note=f"claimed 1,044 against 1,079 ms; {reasons.RIVAL}",
-    )
-    floor = "a floor, not the paper's number: within 1 % or better, same requests"
-    for name, found, claimed, better in (
-        ("throughput", throughput, 1.0 - WITHIN, Better.HIGHER),
-        ("attainment", attainment, 1.0 - WITHIN, Better.HIGHER),
-        ("ttft", ttft, 1.0 + WITHIN, Better.LOWER),
-    ):
-        yield _claim(
-            f"floor-latency-aware-{name}",
-            f"{_MEASURES[name]}, HeteroServe's over Latency-Aware's",
-            case,
-            claimed,
-            found,
-            better=better,
-            note=floor,
-        )
-
-
-_MEASURES = {
-    "throughput": "throughput",
-    "attainment": "SLO attainment",
-    "ttft": "P95 TTFT",
-}
-
-
 # --- sections 4.3 and 4.4 -----------------------------------------------------------------------
 
 
 def _ablation(results: Results) -> Iterable[Claim]:
     case, printed = of.ABLATION, of.PAPER
     settled = results.measured(case, of.HETEROSERVE, ATTAINMENT)
-    yield _claim(
+    yield claim(
         "ablation-full",
         "SLO attainment at 0.9 of saturation, the paper's form",
         case,
@@ -234,7 +54,7 @@ def _ablation(results: Results) -> Iterable[Claim]:
         (of.PAPER_NO_MEMORY, of.NO_MEMORY, "memory", 0.0),
     ):
         settled = results.difference(case, of.HETEROSERVE, ours, ATTAINMENT)
-        yield _claim(
+        yield claim(
             f"ablation-{name}",
             f"SLO attainment that the paper's form loses without {_PARTS[name]}",
             case,
@@ -244,7 +64,7 @@ def _ablation(results: Results) -> Iterable[Claim]:
             note=f"as settled {settled.mean:.3g}; {reasons.ABLATION[name]}",
         )
     lost = results.ratio(case, of.PAPER_NO_FEEDBACK, printed, TOKENS)
-    yield _claim(
+    yield claim(
         "ablation-feedback-throughput",
         "throughput of the paper's form without feedback, over that with it",
         case,
@@ -282,16 +102,16 @@ def _loads(results: Results) -> Iterable[Claim]:
     )
     most = of.LOAD_CASES[-1]
     attained = results.measured(most, of.HETEROSERVE, ATTAINMENT)
-    yield _claim(
+    yield claim(
         "load-200",
         "SLO attainment at load 2",
         most,
         0.71,
         attained,
         unit="share",
-        note=f"{_as_printed(results.measured(most, of.PAPER, ATTAINMENT))}; {reasons.LOADS}",
+        note=f"{as_printed(results.measured(most, of.PAPER, ATTAINMENT))}; {reasons.LOADS}",
     )
-    yield _claim(
+    yield claim(
         "load-200-uniform",
         "SLO attainment at load 2, HeteroServe's less Uniform's",
         most,
@@ -328,7 +148,7 @@ def _bimodal(results: Results) -> Iterable[Claim]:
     case = of.BIMODAL
     uniform = results.measured(case, of.UNIFORM, ATTAINMENT)
     printed = results.difference(case, of.PAPER, of.UNIFORM, ATTAINMENT)
-    yield _claim(
+    yield claim(
         "bimodal",
         "SLO attainment of half short, half long prompts",
         case,
@@ -353,7 +173,7 @@ def _bimodal(results: Results) -> Iterable[Claim]:
             spread=round(max(one.deviation for one in found), 3),
             note="a floor: the paper's own loses 0.146 against Uniform",
         )
-    yield _claim(
+    yield claim(
         "bimodal-throughput",
         "throughput of half short, half long prompts, HeteroServe's over Uniform's",
         case,
@@ -385,29 +205,28 @@ def _bins(results: Results) -> Iterable[Claim]:
 
 
 def _scaling(results: Results) -> Iterable[Claim]:
-    for contender, claimed in ((of.HETEROSERVE, 0.997),):
-        means = [
-            (float(case.devices), results.mean(case, contender, TOKENS))
+    def points(contender: Contender, of_what: str) -> list[tuple[float, float]]:
+        return [
+            (float(case.devices), results.mean(case, contender, of_what))
             for case in of.SCALING_CASES
         ]
-        slope, share = linear_fit(means)
-        efficiency = (means[-1][1] / means[-1][0]) / (means[0][1] / means[0][0])
-        uniform = linear_fit(
-            [
-                (float(case.devices), results.mean(case, of.UNIFORM, TOKENS))
-                for case in of.SCALING_CASES
-            ]
-        )
-        yield Claim(
-            "scaling",
-            "R^2 of throughput against devices",
-            f"4 to 32 devices, 1 : 2 : 1, load 1, {of.PER_DEVICE} requests per device",
-            "R^2",
-            claimed,
-            round(share, 5),
-            note=f"{slope:,.0f} tokens/s a device (Uniform {uniform[0]:,.0f}); per device at"
-            f" {means[-1][0]:g} {efficiency:.2f} of that at {means[0][0]:g}; {reasons.SCALING}",
-        )
+
+    ours = points(of.HETEROSERVE, TOKENS)
+    slope, share = linear_fit(ours)
+    uniform, _ = linear_fit(points(of.UNIFORM, TOKENS))
+    _, steady_share = linear_fit(points(of.HETEROSERVE, STEADY))
+    efficiency = (ours[-1][1] / ours[-1][0]) / (ours[0][1] / ours[0][0])
+    yield Claim(
+        "scaling",
+        "R^2 of throughput against devices",
+        f"4 to 32 devices, 1 : 2 : 1, load 1, {of.PER_DEVICE} requests per device",
+        "R^2",
+        0.997,
+        round(share, 5),
+        note=f"{slope:,.0f} tokens/s a device (Uniform {uniform:,.0f}); per device at"
+        f" {ours[-1][0]:g} {efficiency:.2f} of that at {ours[0][0]:g}; of what ended while requests"
+        f" came R^2 {steady_share:.4f}; {reasons.SCALING}",
+    )
 
 
 def _decisions(results: Results) -> Iterable[Claim]:

@@ -15,6 +15,7 @@ from dispatcher.bench.report import Figures
 from dispatcher.bench.run import in_workers
 
 TOKENS, ATTAINMENT, P95 = "tokens_per_s", "attainment", "ttft_p95_s"
+STEADY = "steady_tokens_per_s"
 
 
 class Measured:
