@@ -1,6 +1,7 @@
 """A flood of long prompts, with and without an in-flight token budget: preemptions and throughput.
 
     python benchmarks/token_budget.py                   # one emulated engine with a small KV cache
+    python benchmarks/token_budget.py --simulated       # in virtual time: the same on any machine
     python benchmarks/token_budget.py --engine URL --pid PID --kv-share 0.9
 
 An engine admits what its KV cache has room for now; answers grow, and where it is full the engine
@@ -128,6 +129,52 @@ async def measure(under: Bench, options: argparse.Namespace) -> list[dict[str, A
     return plays
 
 
+def simulated(options: argparse.Namespace, share: float | None, seed: int) -> dict[str, Any]:
+    """The same flood in virtual time, words as tokens; throughput by virtual seconds."""
+    from dispatcher.simulator import simulate, simulated_engine  # noqa: PLC0415 - slow to load
+    from dispatcher.traces import TraceCall, TraceWorkflow  # noqa: PLC0415
+
+    def trace(seed: int, count: int) -> list[TraceWorkflow]:
+        rng = random.Random(seed)
+        calls = [
+            TraceCall(
+                "call",
+                "flood",
+                drawn(rng, options.prompt_words),
+                drawn(rng, options.output),
+                (),
+                streaming=True,
+            )
+            for _ in range(count)
+        ]
+        return [TraceWorkflow(f"{seed}-{n}", "flood", 0.0, (call,)) for n, call in enumerate(calls)]
+
+    launch = {"num_blocks": options.kv_blocks, "block_size": 16}
+    engines = [simulated_engine("engine-0", "A100", seats=options.seats, **launch)]
+    warm = trace(seed + 1_000_003, options.warm)
+    learned = simulate(warm, engines, policy=options.policy).learned
+    played = simulate(
+        trace(seed, options.calls),
+        engines,
+        policy=options.policy,
+        params={"kv_share": share},
+        learned=learned,
+    ).played
+    outputs = sum(call.output_tokens for call in played.calls)
+    latency_s = [call.ended_s for call in played.calls]
+    return {
+        "kv_share": share,
+        "seed": seed,
+        "preemptions": played.instances["engine-0"].preemptions,
+        "took_s": played.makespan_s,
+        "engine_cpu_s": 0.0,
+        "output_tokens": outputs,
+        "output_tokens_per_s": outputs / played.makespan_s,
+        "latency_p50_s": quantile(latency_s, 0.5),
+        "latency_p95_s": quantile(latency_s, 0.95),
+    }
+
+
 def count(under: Bench, options: argparse.Namespace) -> dict[str, float]:
     """What the engine has done so far; CPU time is 0 where its process is not known."""
     return {
@@ -185,11 +232,12 @@ def main() -> int:
     engine_options(parser)
     parser.add_argument("--policy", default="vllm", help="with a parameter `kv_share`")
     parser.add_argument(
-        "--kv-share", type=float, default=1.0, help="on one side; none on the other"
+        "--kv-share", type=float, default=0.95, help="on one side; none on the other"
     )
     parser.add_argument("--pid", type=int, help="of the engine's process, to count its CPU time")
+    parser.add_argument("--simulated", action="store_true", help="one seed after another")
     parser.add_argument("--calls", type=int, default=320)
-    parser.add_argument("--warm", type=int, default=16, help="calls before the first play")
+    parser.add_argument("--warm", type=int, default=64, help="calls before the first play")
     parser.add_argument("--prompt-words", type=int, default=600, help="mean")
     parser.add_argument("--output", type=int, default=200, help="mean tokens of an answer")
     parser.add_argument("--rounds", type=int, default=2, help="plays of either side")
@@ -198,8 +246,15 @@ def main() -> int:
     options = parser.parse_args()
     emulated = ("--gpu", "A100", "--size", "8b", "--time-scale", "5")
     emulated += ("--kv-blocks", str(options.kv_blocks), "--max-num-seqs", str(options.seats))
-    with bench(options, seats=options.seats, emulated=[emulated]) as under:
-        plays = asyncio.run(measure(under, options))
+    if options.simulated:
+        plays = [
+            simulated(options, share, options.seed + number)
+            for number in range(options.rounds)
+            for share in (None, options.kv_share)
+        ]
+    else:
+        with bench(options, seats=options.seats, emulated=[emulated]) as under:
+            plays = asyncio.run(measure(under, options))
     about = origin(options)
     losses = {key: lost(plays, key) for key in ("took_s", "engine_cpu_s")}
     shown = ", ".join(f"{part:.1%} by {by}" for by, part in losses.items() if part is not None)
