@@ -15,7 +15,7 @@ from policies.argus import Argus, Level
 from policies.carbyne import Carbyne
 from policies.fair_jobs import FairJobs
 from policies.fewest_running import FewestRunning
-from policies.job_estimates import Profile
+from policies.job_estimates import Measure, Profile
 from policies.kv_books import KvBooks
 from policies.llmsched import Llmsched, Order
 from policies.running_jobs import RunningJobs
@@ -83,6 +83,11 @@ class LlmschedParams(SeatParams):
         True, description="take such stages at all; false: the shortest remaining job first"
     )
     profile: Profile = Field("network", description=f"how long a job still takes: {_PROFILES}")
+    measure: Measure = Field(
+        "path",
+        description="what counts of that: time along the critical path, or work, side by side "
+        "added up",
+    )
     order: Order = Field(
         "srtf", description="the shortest remaining job by its mean, or by its Gittins index"
     )
@@ -156,6 +161,7 @@ def _llmsched(params: LlmschedParams, services: PolicyServices) -> Policy:
         sample_ratio=params.sample_ratio,
         uncertainty=params.uncertainty,
         profile=params.profile,
+        measure=params.measure,
         order=params.order,
         overdue_s=params.overdue_s,
         overdue_share=overdue_share,

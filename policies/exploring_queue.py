@@ -147,7 +147,7 @@ class ExploringQueue(GroupedQueue[StageId]):
     def _toss(self) -> _Turn:
         if self._epsilon and self._rng.random() < self._epsilon:
             stage = self._sets.head()
-            if stage is not None:
+            if stage is not None and self._jobs[stage[0]].stages[stage].tells > 0.0:
                 return _Turn(stage, explores=True)
         return _Turn(next(iter(self._ranking)), explores=False)
 

@@ -24,18 +24,23 @@ Settled, and deviations:
 3. A stage is sampled once: while fewer than ceil(r n) of its n tasks have left, whoever sent them.
    Planned anew after every event, a stage would else be sampled again until nothing is left of it.
 4. Only stages with waiting calls are in the lists. Regular stages run at clients.
-5. Ties: less total work, the earlier workflow, the earlier call; in S_u the lower bound.
-6. epsilon and r have no stated values: 0.2 and 0.3.
-7. Nobody starves: every one in `1 / overdue_share` of the calls that leave is the oldest that has
+5. Where nothing in the first set would tell anything, S_t has the turn: to go out of order would be
+   for nothing.
+6. Ties: less total work, the earlier workflow, the earlier call; in S_u the lower bound.
+7. epsilon and r have no stated values: 0.2 and 0.3.
+8. Nobody starves: every one in `1 / overdue_share` of the calls that leave is the oldest that has
    waited longer than `overdue_s` (`policies.overdue_turns`). 0 is the paper's form: a long job
    waits as long as shorter ones keep coming.
-8. What is left of a job is looked at anew when one of its stages ends, and in rounds on ticks,
+9. What is left of a job is looked at anew when one of its stages ends, and in rounds on ticks,
    since it depends on how loaded the engines are.
 
 Options:
 
 `uncertainty=False` is the paper's ablation without S_u, SRTF alone; `profile="mean"` the one
     without a network (`policies.job_estimates`): jobs by the mean of their application.
+`measure="work"` measures what is left of a job in work instead of time along its critical path. The
+    paper means time. But a job that is wide keeps as many seats from others as it has tasks, and
+    time that passes at the client keeps none: under load, jobs end sooner on average so.
 `order="gittins"` orders S_t by the Gittins index of what is left instead of its mean
     (`policies.gittins`): jobs that will probably end soon pass surely middling ones.
 """
@@ -52,7 +57,7 @@ from dispatcher.core.views import CallView, FleetView, InstanceView
 from dispatcher.core.workflow_types import Remaining
 from policies.exploring_queue import ExploringQueue
 from policies.gittins import gittins_s
-from policies.job_estimates import Profile, estimate
+from policies.job_estimates import Measure, Profile, by_work, estimate
 from policies.overdue_turns import OverdueTurns
 
 Order = Literal["srtf", "gittins"]
@@ -69,6 +74,7 @@ class Llmsched:
         sample_ratio: r, part of such a stage's tasks that is taken, above 0, at most 1.
         uncertainty: False: never; as epsilon = 0.
         profile: What is known of jobs.
+        measure: What counts of it.
         order: How S_t orders them.
         overdue_s: Wait from which a call may have a turn of the overdue, seconds.
         overdue_share: Part of what leaves that such turns are, in [0, 1); 0: none.
@@ -102,6 +108,7 @@ class Llmsched:
         sample_ratio: float = 0.3,
         uncertainty: bool = True,
         profile: Profile = "network",
+        measure: Measure = "path",
         order: Order = "srtf",
         overdue_s: float = 60.0,
         overdue_share: float = 0.02,
@@ -110,6 +117,7 @@ class Llmsched:
         self.epsilon = epsilon if uncertainty else 0.0
         self.sample_ratio = sample_ratio
         self.profile: Profile = profile
+        self.measure: Measure = measure
         self.order: Order = order
         self.overdue_s = overdue_s
         self.overdue_share = overdue_share
@@ -119,7 +127,7 @@ class Llmsched:
     def queue(self, instance: InstanceView | None, fleet: FleetView) -> CallQueue:
         """Both lists of what waits here."""
         queue = ExploringQueue(
-            lambda call: estimate(call, fleet, self.profile),
+            lambda call: self._left(call, fleet),
             self._key,
             fleet.uncertainty if self.epsilon else _tells_nothing,
             rng=self._rng,
@@ -135,7 +143,7 @@ class Llmsched:
         self, call: CallView, instance: InstanceView | None, fleet: FleetView, now_s: float
     ) -> Key:
         """(time left of its job, or 1 / Gittins index; work left; start of the workflow)."""
-        return self._key(call, estimate(call, fleet, self.profile))
+        return self._key(call, self._left(call, fleet))
 
     def held_key(self, call: CallView, seat: SeatTag, fleet: FleetView, now_s: float) -> Key:
         """(0, key) for a call that its queue sends out of turn, (1, key) for others."""
@@ -147,6 +155,10 @@ class Llmsched:
     ) -> float | None:
         """None: the engine keeps the order in which calls reach it."""
         return None
+
+    def _left(self, call: CallView, fleet: FleetView) -> Remaining:
+        left = estimate(call, fleet, self.profile)
+        return by_work(left) if self.measure == "work" else left
 
     def _key(self, call: CallView, left: Remaining) -> Key:
         left_s = gittins_s(left) if self.order == "gittins" else left.mean_s

@@ -35,7 +35,7 @@ VARIANTS = [
     ("infercept", {"kv_share": None}),
     ("llmsched", {"form": "paper", "epsilon": 1.0, "sample_ratio": 0.1}),
     ("llmsched", {"uncertainty": False, "order": "gittins", "overdue_s": 5.0}),
-    ("llmsched", {"profile": "mean", "overdue_share": 0.5, "placement": "count"}),
+    ("llmsched", {"profile": "mean", "overdue_share": 0.5, "measure": "work"}),
     ("llmsched", {"profile": "stages", "epsilon": 0.5, "affinity": 1.0, "kv_share": 0.9}),
     ("argus", {"level": "height", "placement": "count"}),
     ("carbyne", {"profile": "network"}),

@@ -204,6 +204,19 @@ def test_a_stage_is_not_sampled_again_because_something_else_has_happened():
     assert gone == ["wide.s", "wide.s", "new0.s", "new1.s"]
 
 
+def test_where_nothing_would_tell_anything_the_shortest_goes_with_all_its_calls():
+    jobs = Jobs(epsilon=1.0, sample_ratio=0.1)
+    jobs.know("long", 20.0, 1.0, 40.0)
+    jobs.know("short", 6.0, 2.0, 40.0)
+    jobs.know("telling, later", 90.0, 80.0, 99.0)
+    jobs.add("telling, later", tells=9.0)
+    jobs.add("long", tasks=2)
+    jobs.add("short", tasks=2)
+    assert [name.split(".")[0] for name in jobs.drain()] == [
+        "short", "short", "long", "long", "telling, later"
+    ]  # fmt: skip
+
+
 def test_the_ablation_without_uncertainty_never_explores_nor_asks():
     jobs = Jobs(epsilon=1.0, uncertainty=False)
     jobs.fleet.uncertainty = None
@@ -249,7 +262,7 @@ STAGES = st.lists(
         st.integers(0, 4),  # job
         st.sampled_from("xyz"),
         st.integers(1, 9),  # tasks
-        st.integers(0, 5),  # tells
+        st.integers(1, 5),  # tells
     ),
     min_size=1,
     max_size=12,
@@ -311,6 +324,26 @@ def test_by_gittins_index_a_job_that_will_probably_end_early_goes_first():
         jobs.add("gamble")
         jobs.add("sure")
         assert jobs.next().startswith(first)
+
+
+@pytest.mark.parametrize(("measure", "first"), [("path", "wide"), ("work", "narrow")])
+def test_what_is_left_is_time_along_the_critical_path_or_work(measure, first):
+    jobs = Jobs(epsilon=0.0, measure=measure)
+    jobs.know("wide", 5.0, work_s=40.0)
+    jobs.know("narrow", 8.0, work_s=9.0)
+    jobs.add("wide")
+    jobs.add("narrow")
+    assert jobs.stage() == f"{first}.s"
+
+
+def test_by_work_sets_are_of_work_too():
+    for measure, first in (("path", "wide"), ("work", "narrow")):
+        jobs = Jobs(epsilon=1.0, measure=measure)
+        jobs.know("wide", 5.0, 4.0, 6.0, work_s=40.0)
+        jobs.know("narrow", 5.5, 5.0, 7.0, work_s=5.5)
+        jobs.add("wide", tells=9.0)
+        jobs.add("narrow", tells=1.0)
+        assert jobs.stage() == f"{first}.s"
 
 
 def test_without_a_network_jobs_go_by_the_mean_of_their_application():

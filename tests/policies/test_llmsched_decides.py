@@ -70,6 +70,7 @@ def test_lanes_go_by_what_their_queues_would_send_out_of_turn():
     short = fake_call("short", 1, workflow="s", remaining_work_s=1.0)
     telling = fake_call("telling", 2, workflow="t", remaining_work_s=50.0)
     one.push(short, 0.0)
+    fleet.uncertainties[CallId("telling")] = 3.0
     two.push(telling, 0.0)
     assert policy.held_key(short, "", fleet, 0.0) < policy.held_key(telling, "", fleet, 0.0)
     assert two.select("", 0.0) is telling
@@ -115,12 +116,13 @@ def built(**params):
 
 def test_parameters_reach_the_parts():
     policy = built(
-        epsilon=0.5, sample_ratio=0.1, profile="mean", order="gittins", overdue_s=5.0,
-        overdue_share=0.1,
+        epsilon=0.5, sample_ratio=0.1, profile="mean", order="gittins", measure="work",
+        overdue_s=5.0, overdue_share=0.1,
     )  # fmt: skip
     ordering = policy.ordering
     assert (ordering.epsilon, ordering.sample_ratio, ordering.overdue_share) == (0.5, 0.1, 0.1)
     assert (ordering.profile, ordering.order, ordering.overdue_s) == ("mean", "gittins", 5.0)
+    assert ordering.measure == "work"
     assert policy.routing.by_speed
 
 
