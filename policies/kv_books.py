@@ -7,7 +7,7 @@ not know that prompts share their beginning, nor that blocks are filled in part.
 knows both, but comes seconds late. So the gauge corrects the count: whenever it is read, the share
 of the count that it confirms is learned, and the count of any later moment is multiplied by it.
 Calls without a first token are being read in and hold something between nothing and their prompt;
-where they are more than half of what is out, a reading says nothing.
+where they are more than half of what is out, a reading says nothing. Nor does one of 0.
 
 What no count foresees, such as answers that all become longer than predicted, shows as preemptions.
 An engine that has preempted since the last reading is given a twentieth less from then on, at least
@@ -165,7 +165,8 @@ class KvBooks:
     ) -> None:
         """Learn which part of our count the gauge sees."""
         capacity = instance.spec.kv_capacity_tokens
-        if capacity is None or not instance.in_flight:
+        # some engines do not say: none has nothing in its cache while calls decode
+        if capacity is None or not instance.in_flight or gauges.kv_usage <= 0.0:
             return
         begun = under_way = 0.0
         for attempt in instance.in_flight.values():

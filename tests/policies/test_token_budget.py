@@ -243,8 +243,16 @@ def test_prompts_that_share_their_beginning_count_as_the_engine_counts_them():
     assert books.used_tokens(here) == pytest.approx(5_000.0, rel=1e-3)
     assert admitted(TokenBudget(books, share=1.0), here, 4_800) == Admit("")
     for _ in range(60):
-        read(books, fleet, kv_usage=0.0)
+        read(books, fleet, kv_usage=0.01)
     assert books.used_tokens(here) == pytest.approx(800.0, rel=1e-2), "no less than a tenth"
+
+
+def test_an_engine_that_says_nothing_of_its_cache_is_taken_at_our_count():
+    here = begun(there(4_000, 4_000))
+    fleet, books = fake_fleet(here), KvBooks()
+    for _ in range(60):
+        read(books, fleet, kv_usage=0.0)
+    assert books.used_tokens(here) == 8_000.0
 
 
 def test_a_gauge_says_nothing_of_prompts_that_are_being_read():
