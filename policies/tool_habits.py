@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from dispatcher.core.events import AttemptEnded, CallArrived, Dispatched, Event
-from dispatcher.core.types import AttemptId, CallSpec, Outcome
+from dispatcher.core.types import AttemptId, CallSpec, Outcome, Task
 from dispatcher.core.views import FleetView
 
 KEPT = 1_000
@@ -47,14 +47,16 @@ class ToolHabits:
 
     Example:
         >>> from types import SimpleNamespace as Fake
-        >>> call = Fake(spec=Fake(application="agent", workflow_id="w"))
+        >>> spec = Fake(application="agent", workflow_id="w", task=Task.GENERATE)
+        >>> call = Fake(spec=spec)
         >>> session = Fake(tool="search", ended_s=3.0, live=1)
         >>> fleet = Fake(call=lambda call_id: call, session=lambda workflow_id: session)
         >>> habits = ToolHabits()
         >>> habits.observe(Dispatched(call, AttemptId(1), "engine"), fleet, 1.0)
         >>> ended = AttemptEnded(AttemptId(1), Outcome.OK, tool="search")
         >>> habits.observe(ended, fleet, 3.0)
-        >>> habits.observe(CallArrived(Fake(call_id="next", workflow_id="w")), fleet, 5.5)
+        >>> following = Fake(call_id="next", workflow_id="w", task=Task.GENERATE)
+        >>> habits.observe(CallArrived(following), fleet, 5.5)
         >>> habits.of("agent").asks, habits.of("agent").gap_s
         (1.0, 2.5)
     """
@@ -76,13 +78,13 @@ class ToolHabits:
     def observe(self, event: Event | Dispatched, fleet: FleetView, now_s: float) -> None:
         """Follow answers, and the calls that come after them."""
         match event:
-            case Dispatched():
+            case Dispatched() if event.call.spec.task is Task.GENERATE:
                 self._out[event.attempt_id] = event.call.spec.application
             case AttemptEnded():
                 application = self._out.pop(event.attempt_id, None)
                 if application is not None and event.outcome is Outcome.OK:
                     self._answered(self._touch(application), event.tool is not None)
-            case CallArrived():
+            case CallArrived() if event.spec.task is Task.GENERATE:
                 self._arrived(event.spec, fleet, now_s)
             case _:
                 pass

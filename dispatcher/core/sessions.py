@@ -7,7 +7,8 @@ fits beside it. How much of it helps is learned from what engines say they found
 
 Between two calls a workflow may wait for a tool that its last answer asked for (AugServe, section
 4.2; InferCept): such a session is *paused* until its next call, or until the tool has taken longer
-than nine times out of ten.
+than nine times out of ten. Only calls that generate go on from one another: a tool may embed or
+rank while its session is paused.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from heapq import heappop, heappush
 from itertools import islice
 
 from dispatcher.core.instance import Instance
-from dispatcher.core.types import CallSpec, InstanceId, Usage, WorkflowId
+from dispatcher.core.types import CallSpec, InstanceId, Task, Usage, WorkflowId
 
 GapSeconds = Callable[[str | None, float], float | None]
 """Quantile of a tool's time: see `WorkflowTracker.gap_s`."""
@@ -106,7 +107,7 @@ class Sessions:
     def left_tokens(self, spec: CallSpec, instance: Instance) -> float:
         """Tokens of one prompt that the call's session may have left there; 0: none, or gone."""
         session = self._sessions.get(spec.workflow_id)
-        if session is None:
+        if session is None or spec.task is not Task.GENERATE:
             return 0.0
         place = session.places.get(instance.instance_id)
         if place is None:
@@ -154,6 +155,8 @@ class Sessions:
 
     def arrived(self, spec: CallSpec) -> None:
         """A call has come: its workflow is not paused any more."""
+        if spec.task is not Task.GENERATE:
+            return
         session = self._sessions.get(spec.workflow_id)
         if session is None:
             session = self._sessions[spec.workflow_id] = Session(spec.workflow_id, 0)
@@ -182,8 +185,8 @@ class Sessions:
             now_s: The clock.
         """
         session = self._sessions.get(spec.workflow_id)
-        if session is None:
-            return  # pushed out by newer ones
+        if session is None or spec.task is not Task.GENERATE:
+            return  # pushed out by newer ones, or none of it
         session.live = max(0, session.live - 1)
         self._go_on(session)  # one that was pushed out and came back may have paused meanwhile
         if instance is not None and usage is not None:

@@ -160,7 +160,7 @@ class SessionView(Protocol):
 
     @property
     def live(self) -> int:
-        """Calls of the workflow that have not ended."""
+        """Calls of the workflow that generate and have not ended."""
 
 
 class FleetView(Protocol):

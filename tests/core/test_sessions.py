@@ -4,7 +4,15 @@ import pytest
 
 from dispatcher.core.instance import Instance
 from dispatcher.core.sessions import MAX_SESSIONS, Sessions
-from dispatcher.core.types import CallId, CallSpec, InstanceId, InstanceSpec, Usage, WorkflowId
+from dispatcher.core.types import (
+    CallId,
+    CallSpec,
+    InstanceId,
+    InstanceSpec,
+    Task,
+    Usage,
+    WorkflowId,
+)
 
 A, B = InstanceId("a"), InstanceId("b")
 
@@ -150,3 +158,17 @@ def test_one_that_was_pushed_out_and_came_back_counts_once():
     assert sessions.paused_tokens(A, 1.0) == 2200
     sessions.arrived(a_call())
     assert sessions.paused_tokens(A, 1.0) == 0
+
+
+def test_what_a_tool_embeds_meanwhile_is_no_call_of_its_session():
+    sessions, here = Sessions(gap_s), an_instance()
+    serve(sessions, here, a_call(1000), Usage(1000, 200), "sql")
+    embedding = a_call(50, task=Task.EMBED)
+    assert sessions.left_tokens(embedding, here) == 0
+    serve(sessions, here, embedding, Usage(50, 0), now_s=1.0)
+    assert sessions.paused_tokens(A, 1.0) == 1200
+    assert sessions.left_tokens(a_call(1500), here) == 1200
+    session = sessions.get(WorkflowId("w"))
+    assert (session.tool, session.context_tokens, session.live) == ("sql", 1200, 0)
+    serve(sessions, here, a_call(50, "other", task=Task.EMBED), Usage(50, 0))
+    assert len(sessions) == 1

@@ -13,7 +13,15 @@ from policy_fakes import FakeSession, fake_call, fake_fleet, fake_instance
 
 from dispatcher import catalog
 from dispatcher.core import events as ev
-from dispatcher.core.types import AttemptId, InstanceId, LengthEstimate, Outcome, Usage, WorkflowId
+from dispatcher.core.types import (
+    AttemptId,
+    InstanceId,
+    LengthEstimate,
+    Outcome,
+    Task,
+    Usage,
+    WorkflowId,
+)
 from dispatcher.registry import PolicyServices
 from policies import tool_habits
 from policies.augserve import AugServe
@@ -316,6 +324,11 @@ def test_habits_are_learned_whatever_policy_runs():
     world.arrive("c2", "w", application="agent")
     known = services.observer(ToolHabits).of("agent")
     assert (known.asks, known.gap_s) == (1.0, 4.0)
+    # what the tool embeds, or its client beside the call, is neither an answer nor a return
+    world.up("j", tasks=frozenset({Task.EMBED}))
+    world.arrive("e", "w", application="agent", task=Task.EMBED)
+    world.end("e", after_s=1.0)
+    assert (known.asks, known.calls, list(known.gaps_s)) == (1.0, 1, [4.0])
 
 
 # --- the whole policy -----------------------------------------------------------------------------
