@@ -34,8 +34,8 @@ def queues(coordinator: Coordinator, now_s: float) -> Mapping[str, object]:
 def cache_state(coordinator: Coordinator, instance: Instance, now_s: float) -> dict[str, object]:
     """What an instance's KV cache holds, as far as the coordinator knows; JSON-ready.
 
-    `token_room` is what the policy allows, where it limits tokens. `prompt_tokens` are of the calls that ended well there: what of them the engine found cached,
-    and how much of them was expected to be.
+    `token_room` is what the policy allows, where it limits tokens. `prompt_tokens` are of the calls
+    that ended well there: what of them the engine found cached, and how much was expected to be.
     """
     sessions = coordinator.fleet.sessions
     room = coordinator.policy.admission.token_room(instance, now_s)
