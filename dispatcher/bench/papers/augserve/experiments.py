@@ -57,7 +57,6 @@ PARTS = (BATCHING, NO_BATCHING, INFERCEPT_ENGINE, AUGSERVE_ENGINE, *READINGS)
 MERGE_CASES = tuple(Case("merge", rate) for rate in (1.0, 2.0, 3.0, 4.0))
 TOOLBENCH_CASES = tuple(Case("toolbench", rate) for rate in (1.5, 2.0, 2.5, 3.0))
 W1_CASES = (*MERGE_CASES, *TOOLBENCH_CASES)
-NO_HOST_CASES = (*MERGE_CASES[1:3], *TOOLBENCH_CASES[2:])
 
 ABLATION = Case("merge", 2.0)
 MERGE_MATCH = Case("merge", 3.0)
@@ -65,6 +64,7 @@ MERGE_MATCH = Case("merge", 3.0)
 TOOLBENCH_MATCH = Case("toolbench", 2.5)
 """For the paper's 5 requests a second."""
 PART_CASES = (ABLATION, TOOLBENCH_MATCH)
+NO_HOST_CASES = PART_CASES
 
 W2_COUNT = 600
 W2_CASES = (
@@ -72,7 +72,7 @@ W2_CASES = (
     *(Case("toolbench", rate, count=W2_COUNT) for rate in (2.5, 3.0)),
 )
 
-W3_CVS = (1.5, 2.0)
+W3_CVS = (2.0,)
 W3_CASES = tuple(replace(case, cv=cv) for case in (ABLATION, TOOLBENCH_MATCH) for cv in W3_CVS)
 
 SMALL_CASES = (

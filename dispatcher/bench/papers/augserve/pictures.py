@@ -85,7 +85,7 @@ def _latency(figure: Any, plays: _Plays) -> None:
             _against_rate(axes, plays, cases, partial(_mean, name=name))
             axes.set_yscale("log")
             axes.set(xlabel="requests per second", ylabel=label, title=title)
-            finish(axes, legend=axes is rows[0][0])
+            finish(axes, legend=axes is rows[1][0])
 
 
 def _mean(row: Mapping[str, Any], name: str) -> float:
@@ -124,5 +124,7 @@ def _parts(figure: Any, plays: _Plays) -> None:
             color=_style(contender)["color"],
         )
     right.set_xticks(range(len(tasks)), [task.replace("-", "\n") for task in tasks], fontsize=7)
+    # room for the legend above
+    right.set_ylim(0.0, 1.35)
     right.set(ylabel=f"share within SLOs, {of.ABLATION.brief}")
     finish(right)
