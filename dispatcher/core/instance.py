@@ -138,20 +138,24 @@ class Instance:
         del self._attempts[attempt.attempt_id]
         self.seats_in_use -= attempt.call.spec.seats
         self.in_flight_tokens -= attempt.context_tokens
-        self._prefilled(attempt)
+        self._prefilled(attempt, now_s)
         self.remaining_tokens -= attempt.remaining_tokens
         if not self._attempts:
             # sums of floats drift; an empty instance is exactly empty
             self.pending_prefill_s = self.watched_prefill_s = self.remaining_tokens = 0.0
             self.unwatched_until_s = 0.0
 
-    def _prefilled(self, attempt: Attempt) -> None:
+    def _prefilled(self, attempt: Attempt, now_s: float) -> None:
         """Its prefill is done, or over."""
         if attempt.pending_prefill_s:
             self.pending_prefill_s -= attempt.pending_prefill_s
             if attempt.call.spec.streaming:
                 self.watched_prefill_s -= attempt.pending_prefill_s
                 self.watched_prefills -= 1
+            else:
+                # no more is ahead than what is out has left: this one was quicker, or stopped
+                left_s = max(0.0, self.pending_prefill_s - self.watched_prefill_s)
+                self.unwatched_until_s = min(self.unwatched_until_s, now_s + left_s)
             attempt.pending_prefill_s = 0.0
 
     def progress(self, attempt: Attempt, now_s: float) -> None:
@@ -160,7 +164,7 @@ class Instance:
         call = attempt.call
         started = attempt.first_token_s is not None or attempt.assumed_tokens > 0.0
         if started:
-            self._prefilled(attempt)
+            self._prefilled(attempt, now_s)
         remaining = max(1.0, call.remaining_tokens - attempt.assumed_tokens) * call.spec.seats
         self.remaining_tokens += remaining - attempt.remaining_tokens
         attempt.remaining_tokens = remaining

@@ -24,7 +24,7 @@ def check(coordinator: Coordinator) -> None:
     _that(all(len(q) for q in coordinator.placing.lanes.values()), "an empty lane is kept")
     out = 0
     for instance in coordinator.fleet:
-        _loads(instance)
+        _loads(instance, coordinator.now_s)
         _work_conserved(coordinator, instance)
         out += len(instance.attempts)
     _that(out == len(coordinator.attempts), "attempts outside the fleet")
@@ -59,7 +59,7 @@ def _one_place(coordinator: Coordinator, call: Call) -> None:
     _that(places == [call.place], f"{call.call_id} says {call.place}, is in {places}")
 
 
-def _loads(instance: Instance) -> None:
+def _loads(instance: Instance, now_s: float) -> None:
     attempts = list(instance.attempts.values())
     waiting = [c for c in instance.queue or () if isinstance(c, Call)]
     seats = sum(a.call.spec.seats for a in attempts)
@@ -79,6 +79,9 @@ def _loads(instance: Instance) -> None:
     for kept, counted in sums:
         close = math.isclose(kept, counted, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
         _that(close, f"{instance.instance_id}: load {kept} kept, {counted} counted")
+    unwatched_s = sum(a.pending_prefill_s for a in attempts if not a.call.spec.streaming)
+    ahead_s = instance.unwatched_until_s - now_s
+    _that(ahead_s <= unwatched_s + _TOLERANCE, f"{instance.instance_id}: prefill that nobody does")
 
 
 def _work_conserved(coordinator: Coordinator, instance: Instance) -> None:

@@ -415,6 +415,20 @@ def test_a_whole_answer_is_thought_to_come_nearer_with_time():
     assert world.coordinator.calls[CallId("a")].generated_tokens == 0, "what is guessed is not seen"
 
 
+@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.CANCELLED])
+def test_no_more_prefill_is_ahead_than_that_of_what_is_out(outcome):
+    world = World()
+    world.up("i", seats=4)
+    world.arrive("stays")
+    fleet = world.coordinator.fleet
+    for number in range(50):  # each of them takes 10 ms, where a second was expected
+        world.arrive(f"c{number}", prompt_tokens=1_000)
+        world.end(f"c{number}", outcome, after_s=0.01)
+    assert fleet.prefill_ahead_s(fleet.get(InstanceId("i"))) <= 0.101
+    world.arrive("last", prompt_tokens=1_000)
+    assert fleet.prefill_ahead_s(fleet.get(InstanceId("i"))) == pytest.approx(1.102, abs=0.102)
+
+
 # --- held calls ---
 
 
