@@ -358,6 +358,8 @@ class Placing(Waiting):
         if prepared is not None:
             del self._patience[call.call_id]
             self._take_out(call)
+            # what was deferred may have been another call alone
+            self._deferred_until_s.pop(instance.instance_id, None)
             self._send(prepared)
             return True
         if isinstance(verdict, Defer) and verdict.until_s is not None and verdict.until_s > now_s:

@@ -362,6 +362,20 @@ def test_room_that_the_gauge_finds_is_used_without_any_call_ending():
     assert world.sent(world.post(ev.Tick(), after_s=0.25)) == [("c6", "i")]
 
 
+def test_a_call_that_gathers_seats_elsewhere_keeps_no_room_empty():
+    world = budget_world("least-backlog", capacity=3_000)
+    world.up("j", seats=64, kv_capacity_tokens=3_000)
+    for name, tokens in (("a", 2_000), ("b", 2_000), ("c", 500), ("d", 500)):
+        world.arrive(name, prompt_tokens=tokens)
+    world.arrive("gathers", prompt_tokens=2_500, seats=4)
+    assert [i.queued for i in world.coordinator.fleet] == [1, 0]
+    for number in range(20):
+        world.arrive(f"c{number}", prompt_tokens=50)
+    leaves = next(name for name in "cd" if world.where(name) == "j")
+    # 2,350 are left there, and each of these counts 100, the last one 150: room for six
+    assert len(world.sent(world.end(leaves, after_s=1.0))) == 6
+
+
 def away_at_a_tool():
     """A session whose context of 1,000 tokens is worth keeping, beside 4,500 in flight of 8,000.
 
