@@ -173,6 +173,12 @@ class ExploringQueue(GroupedQueue[StageId]):
         self._turn = None  # the lists are no longer what the coin was tossed for
         super()._hear_of(group, now_s)
 
+    def _joined(self, group: StageId, now_s: float) -> None:
+        if self._jobs[group[0]].left.known:
+            self._turn = None  # its model goes by stages, not by how many calls they have
+        else:
+            super()._joined(group, now_s)
+
     def _moved(self, group: StageId) -> None:
         self._enter(group, self._jobs[group[0]])
         turn = self._turn

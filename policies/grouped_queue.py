@@ -16,7 +16,7 @@ from dispatcher.core.types import CallId, Key, SeatTag, WorkflowId
 from dispatcher.core.views import CallView
 from policies.ranking import Ranking
 
-GROUPS_PER_TICK = 4
+GROUPS_PER_TICK = 2
 """Groups that are looked at anew per tick, at most: a key may ask the workflow tracker."""
 
 NEWS_KEPT = 2
@@ -91,7 +91,7 @@ class GroupedQueue(Generic[Group]):
         group, place = self._group_of(call), _place(call)
         known = group in self._lines
         if known:
-            self._hear_of(group, now_s)  # first: where it raises, nothing has changed
+            self._joined(group, now_s)  # first: where it raises, nothing has changed
         self._calls[call_id] = call
         insort(self._lines.setdefault(group, []), place)
         if known:
@@ -162,6 +162,10 @@ class GroupedQueue(Generic[Group]):
         while group not in self._news and len(self._news) >= NEWS_KEPT:
             self._look(next(iter(self._news)), now_s)
         self._news[group] = None
+
+    def _joined(self, group: Group, now_s: float) -> None:
+        """Another call is coming to a group that is here."""
+        self._hear_of(group, now_s)
 
     def _moved(self, group: Group) -> None:
         """Calls have come to a known group, or left it; others are still there."""
