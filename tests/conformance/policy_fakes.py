@@ -165,7 +165,7 @@ class FakeFleet:
     calls: dict[CallId, CallView] = field(default_factory=dict)
     sessions: dict[WorkflowId, FakeSession] = field(default_factory=dict)
     remainders: dict[WorkflowId, Remaining] = field(default_factory=dict)
-    uncertainties: dict[CallId, float] = field(default_factory=dict)
+    uncertainties: dict[CallId | WorkflowId, float] = field(default_factory=dict)
     shapes: dict[CallId, StageShape] = field(default_factory=dict)
     application_means_s: dict[str, float] = field(default_factory=dict)
 
@@ -238,8 +238,9 @@ class FakeFleet:
         return self.remainders.get(workflow_id)
 
     def uncertainty(self, call: CallView) -> float:
-        """As set, else none."""
-        return self.uncertainties.get(call.spec.call_id, 0.0)
+        """As set for the call, or for all stages of its workflow; else none."""
+        of_job = self.uncertainties.get(call.spec.workflow_id, 0.0)
+        return self.uncertainties.get(call.spec.call_id, of_job)
 
     def stage_shape(self, call: CallView) -> StageShape | None:
         """As set, else a lone stage."""
@@ -369,17 +370,17 @@ def random_fleet(rng: random.Random, size: int, generation: int = 0) -> FakeFlee
 
 
 def _know_some_jobs(fleet: FakeFleet, generation: int) -> None:
-    """Application models speak of some of the workflows of `random_call`, and of some calls."""
+    """Application models speak of some workflows of `random_call`; some calls have shapes."""
     rng = random.Random(1000 + generation)
     for number in range(1, 6, 2):
         low_s, mean_s, high_s = sorted(rng.uniform(0.0, 60.0) for _ in range(3))
         work_s = mean_s * rng.uniform(1.0, 4.0)
         left = Remaining(mean_s, low_s, high_s, work_s, known=True)
         fleet.remainders[WorkflowId(f"workflow-{number}")] = left
+        fleet.uncertainties[WorkflowId(f"workflow-{number}")] = rng.uniform(0.0, 40.0)
     for sequence in range(0, 30, 3):
-        call_id = CallId(f"call-{sequence}")
-        fleet.uncertainties[call_id] = rng.uniform(0.0, 40.0)
-        fleet.shapes[call_id] = StageShape(rng.randint(0, 3), 1, rng.randint(0, 3), 1)
+        shape = StageShape(rng.randint(0, 3), 1, rng.randint(0, 3), 1)
+        fleet.shapes[CallId(f"call-{sequence}")] = shape
 
 
 def _random_sessions(instances: Sequence[FakeInstance], generation: int) -> list[FakeSession]:
