@@ -21,6 +21,7 @@ from dispatcher.gateway.relay import (
     Dialect,
     RelayOutcome,
     relay_stream,
+    tool_calls,
 )
 from dispatcher.gateway.relay.tool_calls import NAME_CHARS_MAX, NAMES_MAX, ToolListener
 
@@ -294,3 +295,18 @@ async def test_only_events_with_tool_calls_are_looked_at_again(
     await relay([CHAT_STREAM[0], *words, *CHAT_STREAM[6:]], heard)
     # the first word is what the others are known by
     assert seen == [CHAT_STREAM[0], words[0], *CHAT_STREAM[6:]]
+
+
+async def test_pieces_of_arguments_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    payload_of = tool_calls.payload_of
+
+    def noting(event: bytes) -> Any:
+        parsed.append(event)
+        return payload_of(event)
+
+    monkeypatch.setattr(tool_calls, "payload_of", noting)
+    begins, ends = piece("", "run_sql"), chunk({}, "tool_calls")
+    pieces = [piece(f'"name": {n}') for n in range(500)]
+    assert await tool_of([*WORDS, begins, *pieces, ends, USAGE, DONE]) == "run_sql"
+    assert parsed in ([begins], [begins, ends])

@@ -2,7 +2,7 @@
 
 An answer that asks for one is not a workflow's last: its client runs the tool and comes back with
 a prompt that begins with this one's. Nothing is parsed for it but what is parsed for usage anyway
-and, of streams whose request offered tools, the events that carry a tool call.
+and, of streams whose request offered tools, the events in which a tool call begins.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ NAME_CHARS_MAX = 128
 _JOINT = "+"
 
 _CUT = re.compile(rb'"finish_reason"\s*:\s*"(?:length|content_filter)"')
+#: What a piece of a chat's tool call has inside that begins one, or ends the answer: its own id
+#: looks like the event's, but comes with its type or name.
+_TELLS = re.compile(rb'"name"|"type"|"finish_reason"\s*:\s*"')
 _CUT_REASONS = frozenset({"length", "content_filter", "max_tokens", "refusal", "incomplete"})
 _ASKING_REASONS = frozenset({"tool_calls", "tool_use"})
 #: Items of `/v1/responses` that its client has to answer; other kinds of calls the server runs.
@@ -86,9 +89,16 @@ class ToolListener:
         """Tell what one event is; note the tool calls in it."""
         kind = self._inner.classify(event)
         # of what else carries usage, `usage` hears
-        if kind in _MAY_CALL and self._mark is not None and self._mark in event:
+        if kind in _MAY_CALL and self._may_tell(event):
             self._note(payload_of(event) or {})
         return kind
+
+    def _may_tell(self, event: bytes) -> bool:
+        """Whether a tool call may begin in it, or the answer end."""
+        if self._mark is None or self._mark not in event:
+            return False
+        # a call's arguments come in as many pieces as they have tokens, and tell nothing more
+        return self._inner is not CHAT or _TELLS.search(event) is not None
 
     def token_prefix(self, event: bytes, other: bytes = b"") -> bytes | None:
         """See `Dialect`."""
