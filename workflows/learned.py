@@ -89,10 +89,11 @@ class LearnedStructure:
         durations, models = _objects(state.get("durations", {}), state.get("stage_models", {}))
         fresh = GraphHistory(self._settings.graphs, _index(self._settings.structure))
         fresh_durations = Durations()
+        fresh_profiles = StageProfiles(self._settings.stage_models)
         try:
             fresh.load(graphs)
             fresh_durations.load(durations)
-            StageProfiles(self._settings.stage_models).load(models)
+            fresh_profiles.load(models)
             ToolGaps(self._settings.max_tools).load(tools, windows)
             self.templates.load(templates)
         except TypeError as error:
@@ -100,7 +101,7 @@ class LearnedStructure:
         self.tools.load(tools, windows)
         self.graphs.adopt(fresh)
         self.durations = fresh_durations
-        self.profiles.load(models)
+        self.profiles.adopt(fresh_profiles)
 
 
 def _objects(*states: object) -> list[dict[str, object]]:

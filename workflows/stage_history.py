@@ -15,6 +15,7 @@ MAX_COLUMNS = 128
 """Variables of one application; what comes later is left out."""
 _MAX_NAME = 400
 _MAX_ROW_BYTES = 1 << 16
+_MOST = 1e12
 
 
 class ApplicationRows:
@@ -97,8 +98,9 @@ def _check(cells: bytes, edges: bytes, columns: int) -> None:
     for column, *numbers in unpack_cells(cells):
         if column >= columns:
             raise ValueError("rows: a column that is none")
-        for number in numbers:
-            stored(number, "rows", -1.0, 1e12)
+        # comparisons with what is no number are false
+        if not all(-1.0 <= number <= _MOST for number in numbers):
+            raise ValueError("rows: a number that is none, or out of bounds")
     _check_edges(unpack_edges(edges), columns)
 
 

@@ -302,6 +302,10 @@ class StageProfiles:
                     raise ValueError("application models: expected an object for each")
                 fresh._load_one(name, entry)
         fresh._forget()
+        self.adopt(fresh)
+
+    def adopt(self, fresh: StageProfiles) -> None:
+        """Replace what was learned by what another one, used no more, has learned."""
         for known in fresh._applications.values():
             if known.profile is not None:
                 self._models += 1
