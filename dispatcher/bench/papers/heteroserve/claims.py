@@ -245,5 +245,6 @@ def _decisions(results: Results) -> Iterable[Claim]:
         0.5,
         round(worst.p99_us / 1e3, 4),
         better=Better.LOWER,
-        note=f"wall time on whatever machine this ran: the one figure that depends on it; {told}",
+        note="wall time, the best of three runs, on whatever machine this ran: the one figure that"
+        f" depends on it; {told}",
     )

@@ -29,7 +29,9 @@ from dispatcher.simulator.clients import call_id_of
 from dispatcher.traces import TraceCall, TraceWorkflow
 from workflows.tracker import Tracker
 
-DECISIONS = 4_000
+DECISIONS = 2_000
+_RUNS = 3
+"""The least P99 of so many counts: what other work on the machine adds is no decision's."""
 _WARM_UP = 500
 """Arrivals that are not counted: until as much is in flight as there will be."""
 _RUNNING, _CONTEXT_TOKENS = 40, 1100
@@ -81,7 +83,7 @@ class _Due:
 def decision_times(
     contender: Contender, devices: int, *, count: int = DECISIONS, seed: int = 0
 ) -> DecisionTimes:
-    """Time the handling of arrivals.
+    """Time the handling of arrivals, the best of three runs.
 
     Args:
         contender: Whose decisions.
@@ -90,6 +92,11 @@ def decision_times(
         seed: Of the requests.
     """
     case = Case(load=0.9, devices=devices, count=count + _WARM_UP)
+    runs = [_timed(contender, case, seed) for _ in range(_RUNS)]
+    return min(runs, key=lambda run: run.p99_us)
+
+
+def _timed(contender: Contender, case: Case, seed: int) -> DecisionTimes:
     services = PolicyServices(random=random.Random(seed))  # noqa: S311 - no secret
     policy = catalog.build_policy(contender.policy, dict(contender.params), services)
     routing = _TimedRouting(policy.routing)
@@ -103,7 +110,7 @@ def decision_times(
     taken_s = _Driver(coordinator, case.engines()).play(case.trace(seed))[_WARM_UP:]
     routed_s = routing.taken_s[_WARM_UP:]
     return DecisionTimes(
-        devices,
+        case.devices,
         len(taken_s),
         p50_us=1e6 * percentile(taken_s, 0.50),
         p99_us=1e6 * percentile(taken_s, 0.99),

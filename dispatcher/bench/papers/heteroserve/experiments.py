@@ -10,7 +10,7 @@ from dispatcher.bench.papers.heteroserve.cases import Case, Contender
 
 FEWER = 2_000
 """Requests of a play beside the main table."""
-FEWER_SEEDS = 3
+FEWER_SEEDS = 2
 """The first ones, beside the main table."""
 PER_DEVICE = 200
 """Requests per device where fleets grow, so that all are busy for as long."""
