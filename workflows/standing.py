@@ -39,6 +39,8 @@ class Standing(NamedTuple):
     under_way: tuple[tuple[int, Visit], ...]
     """Stages of which calls wait or run."""
     unscheduled: frozenset[int]
+    part_run: tuple[Running, ...]
+    """Dynamic stages of which something has ended, and how far they are."""
     gap: int | None
     """What runs at the client between two calls, where that can only be one."""
 
@@ -60,7 +62,7 @@ def question_of(workflow: Workflow, standing: Standing, tpot_s: float, now_s: fl
         if call.dispatched_s is not None:
             began_s = dispatched_s.get(id(call.visit), call.dispatched_s)
             dispatched_s[id(call.visit)] = min(began_s, call.dispatched_s)
-    running, must = [], list(standing.must)
+    running, must = list(standing.part_run), list(standing.must)
     for variable, visit in standing.under_way:
         own = profile.variables[variable]
         since_s = dispatched_s.get(id(visit))
@@ -134,6 +136,7 @@ class _Reading:
         self._gone: set[int] = set()
         self._begun: set[int] = set()
         self._under_way: list[tuple[int, Visit]] = []
+        self._part_run: list[Running] = []
         #: dynamic stage -> what of it has run
         self._inside: dict[str, list[Cell]] = {}
         self._inside_live: set[str] = set()
@@ -143,6 +146,7 @@ class _Reading:
             self._read(visit, gaps)
         self._pass_over()
         plan, must = self._planned()
+        self._part_run = [each for each in self._part_run if each.variable not in self._known]
         everything = range(len(self._profile.variables))
         over = {*self._known, *self._gone}
         return Standing(
@@ -154,6 +158,7 @@ class _Reading:
             plan=plan,
             under_way=tuple(self._under_way),
             unscheduled=frozenset(v for v in everything if v not in over | self._begun),
+            part_run=tuple(self._part_run),
             gap=self._gap(),
         )
 
@@ -181,9 +186,13 @@ class _Reading:
         variable = self._profile.index.get(cell.name)
         if variable is None:
             return
-        value = cell.steps * self._profile.tpot_s + cell.seconds
         self._begun.add(variable)
-        self._known[variable] = self._profile.variables[variable].state_of(value)
+        state = self._profile.variables[variable].state_of(self._value(cell))
+        self._known[variable] = state
+
+    def _value(self, cell: Cell) -> float:
+        """At the pace of the fit."""
+        return cell.steps * self._profile.tpot_s + cell.seconds
 
     def _pass_over(self) -> None:
         """What comes before a stage that has begun is over, or was never executed."""
@@ -195,6 +204,11 @@ class _Reading:
                 continue
             if variable not in passed:
                 passed |= self._profile.ancestors(variable)
+                self._begun.add(variable)
+                if cells and variable not in self._known:
+                    value = self._value(dynamic_cell(dynamic, cells, self._profile.tpot_s))
+                    own = self._profile.variables[variable]
+                    self._part_run.append(Running(variable, *own.running_for(value)))
             elif cells:
                 # what came after it has begun: all of it has run
                 self._note(dynamic_cell(dynamic, cells, self._profile.tpot_s))

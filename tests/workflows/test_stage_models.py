@@ -379,6 +379,25 @@ def test_what_of_a_plan_is_done_is_not_left() -> None:
     assert story.remaining("new").mean_s == pytest.approx(2.0, rel=0.02)
 
 
+def test_what_has_run_of_an_unknown_plan_is_not_left() -> None:
+    story = Story(declared={"app": ASSISTANT})
+    for number in range(60):
+        name = f"old-{number}"
+        story.play(name, [("plan", 1.0)], final=False)
+        # read once or twice
+        story.play(name, [("read", 4.0)] * (1 + number % 2), final=False)
+        story.play(name, [("answer", 2.0)])
+    story.play("new", [("plan", 1.0)], final=False)
+    assert story.remaining("new").mean_s == pytest.approx(6.0 + 2.0, rel=0.05)
+    story.play("new", [("read", 4.0)], final=False)
+    # it may be all, or half of it
+    assert story.remaining("new").mean_s < 0.8 * (6.0 + 2.0)
+    assert story.remaining("new").high_s == pytest.approx(4.0 + 2.0, rel=0.2)
+    call = story.begin("new", "answer")
+    assert story.remaining("new").mean_s == pytest.approx(2.0, rel=0.05)
+    assert story.tracker.uncertainty(call) == 0.0
+
+
 def test_a_plan_that_wants_nothing_leaves_nothing_to_run() -> None:
     story = assistant()
     story.play("new", [("plan", 1.0)], final=False)
