@@ -70,7 +70,8 @@ class Posterior(NamedTuple):
             mean_s=mean_s,
             low_s=min(self.low.at(tpot_s), mean_s),
             high_s=max(self.high.at(tpot_s), mean_s),
-            work_s=self.work.at(tpot_s),
+            # what runs at clients is no work of anybody that calls wait for
+            work_s=self.work.steps * tpot_s,
             known=True,
         )
 

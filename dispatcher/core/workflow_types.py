@@ -61,7 +61,7 @@ class Remaining:
     high_s: float
     """95 % quantile."""
     work_s: float
-    """Expected work of all that is left, what runs side by side added up."""
+    """Expected work of engines on all that is left, what runs side by side added up."""
     known: bool
     """An application model says so; else budgets do, and the interval may have no width."""
 
