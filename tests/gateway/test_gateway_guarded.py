@@ -305,7 +305,7 @@ async def test_a_body_of_ours_is_json_whatever_it_calls_itself(
         (
             "/v1/workflows",
             {"stages": [{"name": "a", "widht": 2}]},
-            "name, width, prompt_tokens, output_tokens, after",
+            "name, width, prompt_tokens, output_tokens, after, kind, candidates",
         ),
     ],
 )
