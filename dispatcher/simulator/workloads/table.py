@@ -10,6 +10,7 @@ from dispatcher.simulator.workloads.azure import CHAT, CODE
 from dispatcher.simulator.workloads.base import Workload
 from dispatcher.simulator.workloads.chess import CHESS_1, CHESS_2, CHESS_3
 from dispatcher.simulator.workloads.heteroserve import HETEROSERVE, HETEROSERVE_BIMODAL
+from dispatcher.simulator.workloads.llmsched import LLMSCHED_MIXES
 from dispatcher.simulator.workloads.mac_sql import MAC_SQL
 from dispatcher.simulator.workloads.mixed import Part, mixed
 from dispatcher.simulator.workloads.reasoning import REASONING
@@ -49,6 +50,7 @@ WORKLOADS: Mapping[str, Workload] = {
         TOOLBENCH,
         HETEROSERVE,
         HETEROSERVE_BIMODAL,
+        *LLMSCHED_MIXES,
         TWO_TENANTS,
         TWO_TENANTS_MIXED,
     )
