@@ -25,4 +25,5 @@ PAPERS: Mapping[str, Callable[[], Experiment]] = {
     "tempo": _found_in("tempo"),
     "augserve": _found_in("augserve"),
     "heteroserve": _found_in("heteroserve"),
+    "llmsched": _found_in("llmsched"),
 }
