@@ -69,8 +69,8 @@ class LlmschedParams(SeatParams):
 
     form: Literal["settled", "paper"] = Field(
         "settled",
-        description="what placement and overdue_share are where they are null: speed, 0.02; or as "
-        "published: count, 0",
+        description="what placement, measure and overdue_share are where they are null: speed, "
+        "work, 0.02; or as published: count, path, 0",
     )
     placement: Placement | None = Field(None, description=_PLACEMENT)
     epsilon: float = Field(
@@ -83,10 +83,10 @@ class LlmschedParams(SeatParams):
         True, description="take such stages at all; false: the shortest remaining job first"
     )
     profile: Profile = Field("network", description=f"how long a job still takes: {_PROFILES}")
-    measure: Measure = Field(
-        "path",
-        description="what counts of that: time along the critical path, or work, side by side "
-        "added up",
+    measure: Measure | None = Field(
+        None,
+        description="what counts of that: time along the critical path, or work of engines, side "
+        "by side added up",
     )
     order: Order = Field(
         "srtf", description="the shortest remaining job by its mean, or by its Gittins index"
@@ -161,7 +161,7 @@ def _llmsched(params: LlmschedParams, services: PolicyServices) -> Policy:
         sample_ratio=params.sample_ratio,
         uncertainty=params.uncertainty,
         profile=params.profile,
-        measure=params.measure,
+        measure=params.measure or ("work" if settled else "path"),
         order=params.order,
         overdue_s=params.overdue_s,
         overdue_share=overdue_share,
