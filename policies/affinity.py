@@ -7,6 +7,8 @@ where the prefill spared, times a weight, is no less than the longer backlog it 
 
     W_home - W_chosen <= weight * (spared_home - spared_chosen)
 
+A call whose session has left nothing yet goes as the routing says: what all prompts share (which
+counts as spared, too) would draw every new session to the instance that happens to serve it best.
 A routing that counts prefill already weighs it once itself, through `FleetView.compute_s`.
 """
 
@@ -35,11 +37,16 @@ class Affinity:
         >>> from types import SimpleNamespace as Fake
         >>> home = Fake(spec=Fake(instance_id="home"), backlog_s=2.0, spared_s=1.5)
         >>> idle = Fake(spec=Fake(instance_id="idle"), backlog_s=0.0, spared_s=0.0)
-        >>> fleet = Fake(backlog_s=lambda i: i.backlog_s, spared_s=lambda _, i: i.spared_s)
+        >>> fleet = Fake(
+        ...     backlog_s=lambda i: i.backlog_s,
+        ...     spared_s=lambda _, i: i.spared_s,
+        ...     session=lambda _: "known",
+        ... )
         >>> routing = Fake(late_binding=False, route=lambda *_: "idle")
-        >>> Affinity(routing, 1.0).route(Fake(), [home, idle], fleet, 0.0)
+        >>> call = Fake(spec=Fake(workflow_id="w"))
+        >>> Affinity(routing, 1.0).route(call, [home, idle], fleet, 0.0)
         'idle'
-        >>> Affinity(routing, 2.0).route(Fake(), [home, idle], fleet, 0.0)
+        >>> Affinity(routing, 2.0).route(call, [home, idle], fleet, 0.0)
         'home'
     """
 
@@ -59,8 +66,8 @@ class Affinity:
     ) -> InstanceId | None:
         """Where the prefix is, where that pays; else as the routing says. Ties: fleet order."""
         chosen_id = self._routing.route(call, candidates, fleet, now_s)
-        if chosen_id is None:
-            return None
+        if chosen_id is None or fleet.session(call.spec.workflow_id) is None:
+            return chosen_id
         spared_s = [fleet.spared_s(call, instance) for instance in candidates]
         at = max(range(len(candidates)), key=spared_s.__getitem__)
         chosen = next(i for i, c in enumerate(candidates) if c.spec.instance_id == chosen_id)

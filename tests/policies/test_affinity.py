@@ -29,6 +29,17 @@ def test_what_is_held_stays_held():
     assert Affinity(routing, 1.0).route(Fake(), [Fake()], Fake(), 0.0) is None
 
 
+def test_a_new_session_goes_where_the_routing_says():
+    shared = Fake(spec=Fake(instance_id="shared"), backlog_s=0.0, spared_s=9.0)
+    other = Fake(spec=Fake(instance_id="other"), backlog_s=0.0, spared_s=0.0)
+    fleet = Fake(
+        backlog_s=lambda i: i.backlog_s, spared_s=lambda _, i: i.spared_s, session=lambda _: None
+    )
+    routing = Fake(late_binding=False, route=lambda *_: "other")
+    call = Fake(spec=Fake(workflow_id="w"))
+    assert Affinity(routing, 1000.0).route(call, [shared, other], fleet, 0.0) == "other"
+
+
 def test_it_binds_when_its_routing_does():
     assert Affinity(Fake(late_binding=True), 1.0).late_binding
     assert not Affinity(Fake(late_binding=False), 1.0).late_binding
