@@ -261,7 +261,8 @@ async def test_a_first_forest_speaks_once_enough_calls_have_shown_that_it_is_no_
             await asyncio.gather(*(forest.guess(60 + 8 * n) for n in range(10)))
         told = forest.told
         assert (told["state"], told["speaks"]) == ("in_use", "forest")
-        assert told["against_fallback"]["calls"] == PROBATION_CALLS
+        # calls that end together are judged together
+        assert told["against_fallback"]["calls"] >= PROBATION_CALLS
         assert told["training"]["due_in_s"] is not None
 
 
