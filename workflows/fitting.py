@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dispatcher.core.workflow_types import StageKind
 from workflows.stage_rows import GAP, INSIDE, unpack_cells, unpack_edges
+from workflows.stage_variable import Values
 
 MAX_BINS = 6
 """Of durations above 0; not executed is a state of its own (LLMSched, section IV-B)."""
@@ -32,8 +33,6 @@ them, what depends goes unseen under BIC; with fewer, what is known is coarse.""
 Network = tuple[list[list[int]], list[list[float]]]
 LearnNetwork = Callable[[Sequence[Sequence[int]], Sequence[int], Sequence[int]], Network]
 """Parents and tables from (rows of states, states of each variable, time slice of each)."""
-
-Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +69,10 @@ def fit(job: FitJob, learn: LearnNetwork | None, method: str) -> dict[str, Any]:
         variables.append(variable)
     cards = [len(variable["bins"]) for variable in variables]
     data = np.stack(states, axis=1)
-    parents: list[list[int]]
-    tables: list[list[float]]
+    parents: list[list[int]] = [[] for _ in cards]
+    tables = [_frequencies(data[:, v], card) for v, card in enumerate(cards)]
     # a variable of one state tells nothing, and libraries do not take one
     open_ = [number for number, card in enumerate(cards) if card > 1]
-    parents, tables = (
-        [[] for _ in cards],
-        [_frequencies(data[:, v], cards[v]) for v in range(len(cards))],
-    )
     if learn is not None and len(open_) > 1:
         depths = _depths(before)
         slices = [depths[number] for number in open_]

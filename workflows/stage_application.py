@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 class Application:
     """One application."""
 
-    def __init__(self, rows: ApplicationRows, stages: Sequence[StagePlan], source: str) -> None:
+    def __init__(self, rows: ApplicationRows, stages: Sequence[StagePlan]) -> None:
         self.rows = rows
         self.declared = Declared(stages)
-        self.source = source
         self.profile: StageProfile | None = None
         self.fitted_at = 0
         """Workflows taken in when the latest fit was asked for."""
@@ -29,6 +28,11 @@ class Application:
         self.shape = tuple(shape_of(stage) for stage in stages)
         #: another shape that clients have declared of late, and how many times in a row
         self.rival: tuple[Shape, int] | None = None
+
+    @property
+    def source(self) -> str:
+        """Where its stages are known from."""
+        return "declared" if self.declared.stages else "learned"
 
     def rivals(self, shape: Shape) -> int:
         """How many times in a row this one was declared, counting now."""

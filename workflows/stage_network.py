@@ -55,6 +55,31 @@ def _spread(factor: Factor, union: tuple[int, ...]) -> Array:
     return factor.table.reshape([sizes.get(variable, 1) for variable in union])
 
 
+def in_order(before: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Numbers of a graph, each after those before it. Raises `ValueError` for a circle."""
+    order: list[int] = []
+    left = set(range(len(before)))
+    while left:
+        ready = [v for v in sorted(left) if not left.intersection(before[v])]
+        if not ready:
+            raise ValueError("a graph that goes round in a circle")
+        order += ready
+        left.difference_update(ready)
+    return tuple(order)
+
+
+def _reached(starts: Iterable[int], leads_to: Sequence[Sequence[int]]) -> set[int]:
+    """The starts, and all that a directed path leads to from them."""
+    found: set[int] = set()
+    left = list(starts)
+    while left:
+        one = left.pop()
+        if one not in found:
+            found.add(one)
+            left += leads_to[one]
+    return found
+
+
 def entropy_bits(table: Array) -> float:
     """Of a distribution, whatever its shape (LLMSched, Eq. 3)."""
     p = table[table > 0.0]
@@ -96,21 +121,17 @@ class StageNetwork:
         self.children: tuple[tuple[int, ...], ...] = tuple(
             tuple(w for w in range(count) if v in self.parents[w]) for v in range(count)
         )
-        self.order = self._sorted()
+        try:
+            self.order = in_order(self.parents)
+        except ValueError:
+            raise NetworkError("variables depend on each other in a circle") from None
 
     def __len__(self) -> int:
         return len(self.cards)
 
     def descendants(self, variable: int) -> frozenset[int]:
         """Variables that a directed path leads to: what the paper calls correlated (Eq. 1)."""
-        found: set[int] = set()
-        left = list(self.children[variable])
-        while left:
-            one = left.pop()
-            if one not in found:
-                found.add(one)
-                left += self.children[one]
-        return frozenset(found)
+        return frozenset(_reached(self.children[variable], self.children))
 
     # --- questions ---
 
@@ -235,17 +256,6 @@ class StageNetwork:
         axes = sorted(range(len(names)), key=names.__getitem__)
         return Factor(tuple(names[a] for a in axes), np.transpose(table / sums, axes).copy())
 
-    def _sorted(self) -> tuple[int, ...]:
-        order: list[int] = []
-        left = set(range(len(self.cards)))
-        while left:
-            ready = [v for v in sorted(left) if not left.intersection(self.parents[v])]
-            if not ready:
-                raise NetworkError("variables depend on each other in a circle")
-            order += ready
-            left.difference_update(ready)
-        return tuple(order)
-
     def _relevant(
         self, asked: Sequence[int], evidence: Mapping[int, int], at_least: Mapping[int, int]
     ) -> list[Factor]:
@@ -262,14 +272,7 @@ class StageNetwork:
 
     def _and_before(self, variables: Iterable[int]) -> set[int]:
         """Variables, and all that they depend on."""
-        found: set[int] = set()
-        left = list(variables)
-        while left:
-            one = left.pop()
-            if one not in found:
-                found.add(one)
-                left += self.parents[one]
-        return found
+        return _reached(variables, self.parents)
 
     def _looks_ahead(self, evidence: Mapping[int, int], at_least: Mapping[int, int]) -> bool:
         """Whether all that is known comes before all that is not: then draws go forward."""

@@ -20,7 +20,7 @@ import numpy as np
 from dispatcher.core.workflow_types import StageKind
 from workflows.bounds import MAX_S, stored
 from workflows.spans import Part, Posterior, Span, longest
-from workflows.stage_network import MAX_VARIABLES, StageNetwork
+from workflows.stage_network import MAX_VARIABLES, StageNetwork, in_order
 from workflows.stage_rows import INSIDE, Declared, candidate_name, gap_name, shown
 from workflows.stage_variable import Running, Values, read_variable
 
@@ -97,6 +97,10 @@ class StageProfile:
         for v in self._order:
             direct = self.before[v]
             self._ancestors[v] = frozenset(direct).union(*(self._ancestors[b] for b in direct))
+        self._heights = [0] * len(self.variables)
+        for v in reversed(self._order):
+            for b in self.before[v]:
+                self._heights[b] = max(self._heights[b], self._heights[v] + 1)
 
     def __len__(self) -> int:
         return len(self.variables)
@@ -127,9 +131,9 @@ class StageProfile:
         low, high = (path.part(case, tpot_s) for case in _quantiles(path.total, weights))
         return Posterior(path.mean(weights, tpot_s), low, high, work)
 
-    def expected_s(self, variable: int, question: Question) -> float:
+    def expected_s(self, variable: int, evidence: Evidence) -> float:
         """Mean duration of one stage, at the pace of the fit."""
-        p = self.network.marginal(variable, dict(question.evidence))
+        p = self.network.marginal(variable, dict(evidence))
         return float(p @ self.variables[variable].means)
 
     # --- what an end would tell ---
@@ -304,11 +308,11 @@ class StageProfile:
             if gap is not None:
                 graph[gap], graph[number] = graph[number], (gap,)
         try:
-            self._order = _topological(graph)
+            self._order = in_order(graph)
         except ValueError:
             # what was seen is not what was declared
             graph = seen
-            self._order = _topological(graph)
+            self._order = in_order(graph)
         return tuple(graph)
 
     def ancestors(self, variable: int) -> frozenset[int]:
@@ -317,11 +321,7 @@ class StageProfile:
 
     def height(self, variable: int) -> int:
         """Stages on the longest path after it."""
-        heights = dict.fromkeys(range(len(self.variables)), 0)
-        for one in reversed(self._order):
-            for before in self.before[one]:
-                heights[before] = max(heights[before], heights[one] + 1)
-        return heights[variable]
+        return self._heights[variable]
 
     def children(self, variable: int) -> int:
         """Stages that wait for it."""
@@ -335,7 +335,7 @@ class StageProfile:
                 "kind": own.kind.value,
                 "executed": own.ran,
                 "states": own.card,
-                "mean_s": self.expected_s(v, Question(())),
+                "mean_s": self.expected_s(v, ()),
                 "tells_of": [
                     shown(self.variables[d].name) for d in sorted(self.network.descendants(v))
                 ],
@@ -372,15 +372,3 @@ def _quantiles(values: Values, weights: Values) -> tuple[int, int]:
     found = np.searchsorted(heaped, np.array([LOW, HIGH]) * heaped[-1] - 1e-12)
     low, high = order[np.minimum(found, len(values) - 1)]
     return int(low), int(high)
-
-
-def _topological(graph: Sequence[Sequence[int]]) -> list[int]:
-    order: list[int] = []
-    left = set(range(len(graph)))
-    while left:
-        ready = [v for v in sorted(left) if not left.intersection(graph[v])]
-        if not ready:
-            raise ValueError("stages wait for each other in a circle")
-        order += ready
-        left.difference_update(ready)
-    return order

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dispatcher.core.workflow_types import Remaining, StageKind, StagePlan
 from workflows.bounds import MAX_S, cut
@@ -34,9 +34,13 @@ Fitter = Callable[["FitJob"], Mapping[str, Any]]
 DEFAULT_TPOT_S = 0.02
 """Until a fleet has said how long a token takes."""
 MAX_ANSWERS = 8_192
-"""Answers remembered, of all applications together; what was asked least recently goes first."""
+"""Answers remembered to each kind of question, of all applications together; what was asked least
+recently goes first."""
 _PACE_STEP = 0.25
 """Paces whose logarithms are this near have the same critical paths."""
+
+_Key = tuple[object, ...]
+_Answer = TypeVar("_Answer")
 
 
 class StageModel(StrEnum):
@@ -115,7 +119,7 @@ class StageProfiles:
         # what was learned under other names and kinds does not fit any more
         self._bytes -= known.rows.bytes
         rows = ApplicationRows(self.settings.rows)
-        self._applications[application] = Application(rows, stages, "declared")
+        self._applications[application] = Application(rows, stages)
         self._due.pop(application, None)
 
     def learn(self, workflow: Workflow, now_s: float) -> None:
@@ -192,14 +196,7 @@ class StageProfiles:
         profile = standing.profile
         question = question_of(workflow, standing, tpot_s, now_s)
         key = (profile.number, round(log(max(tpot_s, 1e-9)) / _PACE_STEP), question)
-        if key in self._answers:
-            self._answers.move_to_end(key)
-            answer = self._answers[key]
-        else:
-            answer = posterior(profile, question, tpot_s)
-            self._answers[key] = answer
-            if len(self._answers) > MAX_ANSWERS:
-                self._answers.popitem(last=False)
+        answer = _remembered(self._answers, key, lambda: posterior(profile, question, tpot_s))
         return None if answer is None else answer.at(tpot_s)
 
     def uncertainty(self, workflow: Workflow, visit: Visit) -> float:
@@ -212,16 +209,7 @@ class StageProfiles:
         if variable is None:
             return 0.0
         key = (profile.number, variable, standing.evidence, standing.unscheduled)
-        if key in self._reaches:
-            self._reaches.move_to_end(key)
-            reach = self._reaches[key]
-        else:
-            from workflows.standing import reduction  # noqa: PLC0415 - loaded with the model
-
-            reach = reduction(standing, variable)
-            self._reaches[key] = reach
-            if len(self._reaches) > MAX_ANSWERS:
-                self._reaches.popitem(last=False)
+        reach = _remembered(self._reaches, key, lambda: _reduction(standing, variable))
         return 0.0 if reach is None else reach.at(self.pace_s)
 
     def shape(self, workflow: Workflow, visit: Visit) -> tuple[int, int] | None:
@@ -323,9 +311,8 @@ class StageProfiles:
         own = self.settings.declared.get(name)
         if own is not None and own != stages:
             return
-        source = "declared" if stages else "learned"
         rows = ApplicationRows.loaded(entry, self.settings.rows)
-        known = self._applications[name] = Application(rows, stages, source)
+        known = self._applications[name] = Application(rows, stages)
         known.fitted_at = int(entry["fitted_at"])
         self._bytes += rows.bytes
         if entry["model"] is not None:
@@ -359,8 +346,7 @@ class StageProfiles:
         if known is None:
             stages = self.settings.declared.get(name, ())
             rows = ApplicationRows(self.settings.rows)
-            known = Application(rows, stages, "declared" if stages else "learned")
-            self._applications[name] = known
+            known = self._applications[name] = Application(rows, stages)
             self._forget()
         return known
 
@@ -393,3 +379,22 @@ class StageProfiles:
             and stage not in workflow.stages
             for stage in workflow.planned
         )
+
+
+def _reduction(standing: Standing, variable: int) -> Part | None:
+    from workflows.standing import reduction  # noqa: PLC0415 - loaded with the first model
+
+    return reduction(standing, variable)
+
+
+def _remembered(
+    answers: OrderedDict[_Key, _Answer], key: _Key, ask: Callable[[], _Answer]
+) -> _Answer:
+    """The answer of before, else the one found now."""
+    if key in answers:
+        answers.move_to_end(key)
+    else:
+        answers[key] = ask()
+        if len(answers) > MAX_ANSWERS:
+            answers.popitem(last=False)
+    return answers[key]

@@ -110,7 +110,7 @@ def told(standing: Standing) -> list[dict[str, object]]:
             status = "not executed" if own.may_not_run else "ended"
         else:
             status = "under way" if variable in under_way else "to come"
-            expected_s = standing.profile.expected_s(variable, Question(standing.evidence))
+            expected_s = standing.profile.expected_s(variable, standing.evidence)
         row: dict[str, object] = {
             "stage": shown(own.name),
             "kind": own.kind.value,
