@@ -25,7 +25,7 @@ from policies.round_robin import RoundRobin
 from policies.session_fcfs import SessionFcfs
 from policies.token_budget import TokenBudget
 
-ROOT = Path(catalog.__file__).parents[1]
+ROOT = Path(catalog.__file__).parents[2]
 SERVICES = PolicyServices(random.Random(0))
 
 

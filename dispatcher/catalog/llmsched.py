@@ -1,4 +1,7 @@
-"""LLMSched and its baselines: parameters and entries. A part of `dispatcher.policy_catalog`."""
+"""LLMSched and its baselines: parameters and entries.
+
+What is described here is what `docs/policies.md`, `GET /admin/policies` and error messages say.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from dispatcher.catalog.shared_parts import SeatParams, by_seats
 from dispatcher.core.ports import Ordering, Policy
-from dispatcher.policy_params import SeatParams
 from dispatcher.registry import PolicyServices, entry
 from policies.affinity import with_affinity
 from policies.argus import Argus, Level
@@ -16,13 +19,10 @@ from policies.carbyne import Carbyne
 from policies.fair_jobs import FairJobs
 from policies.fewest_running import FewestRunning
 from policies.job_estimates import Measure, Profile
-from policies.kv_books import KvBooks
 from policies.llmsched import Llmsched, Order
 from policies.running_jobs import RunningJobs
-from policies.seats import SeatAdmission
 from policies.session_fcfs import SessionFcfs
 from policies.shortest_job import ShortestJob
-from policies.token_budget import TokenBudget
 
 _PAPER = "LLMSched"
 
@@ -111,19 +111,8 @@ def _by_jobs(
     tick_s: float | None = None,
 ) -> Policy:
     """Bound when a seat frees, to where least runs."""
-    budget = params.kv_share is not None
-    admission = SeatAdmission()
-    if budget:
-        admission = TokenBudget(services.observer(KvBooks), share=params.kv_share)
-    return Policy(
-        name,
-        with_affinity(FewestRunning(by_speed=placement == "speed"), params.affinity),
-        ordering,
-        admission,
-        params.model_dump(),
-        tick_s=tick_s,
-        reads_gauges=budget,
-    )
+    routing = with_affinity(FewestRunning(by_speed=placement == "speed"), params.affinity)
+    return replace(by_seats(name, routing, ordering, params, services), tick_s=tick_s)
 
 
 def _fcfs_jobs(params: JobParams, services: PolicyServices) -> Policy:

@@ -1,4 +1,7 @@
-"""HeteroServe and its baselines: parameters and entries. A part of `dispatcher.policy_catalog`."""
+"""HeteroServe and its baselines: parameters and entries.
+
+What is described here is what `docs/policies.md`, `GET /admin/policies` and error messages say.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from dispatcher.catalog.shared_parts import RoutedParams
 from dispatcher.core.ports import Ordering, Policy, Routing
-from dispatcher.policy_params import RoutedParams
 from dispatcher.registry import PolicyServices, entry
 from policies.affinity import with_affinity
 from policies.batch_limits import BatchAdmission, BatchLimits, BatchScope, BatchUnit, FleetSpecs

@@ -1,7 +1,6 @@
-"""AugServe and InferCept: what their names are made of, and their parameters.
+"""AugServe and InferCept: parameters and entries.
 
-Part of `dispatcher.policy_catalog`. What is described here is what `docs/policies.md`, `GET
-/admin/policies` and error messages say.
+What is described here is what `docs/policies.md`, `GET /admin/policies` and error messages say.
 """
 
 from __future__ import annotations
@@ -10,15 +9,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dispatcher.catalog.shared_parts import RoutedParams, early_routing
 from dispatcher.core.ports import Observer, Policy
-from dispatcher.policy_params import RoutedParams
 from dispatcher.registry import Entry, PolicyServices, entry
 from policies.augserve import Aging, AugServe
 from policies.context_handling import ContextHandling
 from policies.handled_routing import HandledRouting
 from policies.kv_books import KvBooks
-from policies.least_backlog import LeastBacklog
-from policies.round_robin import RoundRobin
 from policies.scheduling_value import CostForm, SchedulingValue
 from policies.seats import SeatAdmission
 from policies.session_fcfs import SessionFcfs
@@ -123,8 +120,7 @@ class AugServeParams(ContextParams):
 
 
 def _routing(params: ContextParams, handling: ContextHandling) -> HandledRouting:
-    routing = RoundRobin() if params.routing == "round-robin" else LeastBacklog(late_binding=False)
-    return HandledRouting(routing, params.affinity, handling)
+    return HandledRouting(early_routing(params.routing), params.affinity, handling)
 
 
 def _infercept(params: InferCeptParams, services: PolicyServices) -> Policy:

@@ -1,6 +1,6 @@
 """The predictors by name, each with its parameters and where it comes from.
 
-What `dispatcher.catalog` is for policies: with it, the only module that imports algorithms.
+What `dispatcher.catalog.policies` is for policies.
 """
 
 from __future__ import annotations

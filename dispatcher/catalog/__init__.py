@@ -1,20 +1,18 @@
 """The one registry: every algorithm by name, with its parameters and its paper.
 
-Only this module's parts (`dispatcher.policy_catalog`, `dispatcher.predictor_catalog`) import
-algorithms. An entry is a line in a table there, not a decorator that runs on import: what is
-registered can be read in one place, and a name given twice raises.
+Only the modules of this package import algorithms: one per paper with its policies, `policies`,
+which joins them, and `predictors`. An entry is a line in a table there, not a decorator that runs
+on import: what is registered can be read in one place, and a name given twice raises.
 
 `python -m dispatcher.catalog` prints the table of docs/policies.md.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 
-from dispatcher.core.ports import Observer, Policy
-from dispatcher.policy_catalog import OBSERVERS, POLICIES
-from dispatcher.predictor_catalog import (
+from dispatcher.catalog.policies import OBSERVERS, POLICIES
+from dispatcher.catalog.predictors import (
     DEFAULT_COST_MODEL,
     DEFAULT_LENGTH_PREDICTOR,
     DEFAULT_PROMPT_COUNTER,
@@ -26,6 +24,7 @@ from dispatcher.predictor_catalog import (
     trained_lengths,
     trained_stages,
 )
+from dispatcher.core.ports import Observer, Policy
 from dispatcher.registry import Entry, PolicyServices
 
 __all__ = [
@@ -111,7 +110,3 @@ def policy_table() -> str:
         cells = (f"`{policy.name}`", policy.summary, policy.paper or "-", params or "-")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(policy_table())
