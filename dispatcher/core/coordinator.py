@@ -208,7 +208,6 @@ class Coordinator:
             raise
         self._workflows.stale(placement.rebudget)
         self.calls[spec.call_id] = call
-        self.fleet.sessions.arrived(call.spec)
         if spec.reject_late and placement.deadline_s <= now_s:
             self._reject(call, RejectReason.DEADLINE)
         elif not self.fleet.available(call):
@@ -216,6 +215,7 @@ class Coordinator:
         elif len(self.placing) >= self.limits.max_calls:
             self._reject(call, RejectReason.QUEUE_FULL)
         else:
+            self.fleet.sessions.arrived(call.spec, now_s)
             self._wait(call)
 
     def _new_call(self, spec: CallSpec, placement: Placement) -> Call:

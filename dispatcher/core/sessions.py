@@ -14,13 +14,13 @@ rank while its session is paused.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from dispatcher.core.instance import Instance
-from dispatcher.core.types import CallSpec, InstanceId, Task, Usage, WorkflowId
+from dispatcher.core.types import CallId, CallSpec, InstanceId, Task, Usage, WorkflowId
 
 GapSeconds = Callable[[str | None, float], float | None]
 """Quantile of a tool's time: see `WorkflowTracker.gap_s`."""
@@ -55,7 +55,8 @@ class Session:
     """A workflow of which a call has ended well; see `SessionView`."""
 
     workflow_id: WorkflowId
-    live: int
+    #: calls that have neither been turned away on arrival nor ended
+    calls: set[CallId] = field(default_factory=set)
     instance_id: InstanceId = _NOWHERE
     context_tokens: int = 0
     ended_s: float = 0.0
@@ -66,6 +67,11 @@ class Session:
     places: OrderedDict[InstanceId, _Place] = field(default_factory=OrderedDict)
     #: until when it counts as paused; `None`: it is not
     paused_until_s: float | None = None
+
+    @property
+    def live(self) -> int:
+        """How many of its calls that is."""
+        return len(self.calls)
 
 
 @dataclass(slots=True)
@@ -79,18 +85,23 @@ class _Cache:
     #: longest paused first
     paused: dict[WorkflowId, Session] = field(default_factory=dict)
     paused_tokens: int = 0
-    #: (when the pause is over, session), the earliest first; some are over otherwise
-    ends: list[tuple[float, WorkflowId]] = field(default_factory=list)
 
 
 class Sessions:
-    """Books of sessions. Only the coordinator writes them; bounded."""
+    """Books of sessions. Only the coordinator writes them, and questions change nothing; bounded.
+
+    Pauses that are over are taken off with the next call that comes or ends; until then questions
+    pass over them.
+    """
 
     def __init__(self, gap_s: GapSeconds) -> None:
         self._tool_gap_s = gap_s
         #: heard of least recently first
         self._sessions: OrderedDict[WorkflowId, Session] = OrderedDict()
         self._caches: dict[InstanceId, _Cache] = {}
+        self._paused = 0
+        #: heap of (when the pause is over, session); some are over otherwise
+        self._ends: list[tuple[float, WorkflowId]] = []
         #: application -> part of what a session has left that its next call finds
         self._shares: OrderedDict[str, float] = OrderedDict()
 
@@ -138,34 +149,42 @@ class Sessions:
 
     def paused(self, instance_id: InstanceId, now_s: float) -> Sequence[Session]:
         """Sessions paused there, longest first, at most `_MAX_LISTED`."""
-        cache = self._cache_now(instance_id, now_s)
-        return () if cache is None else list(islice(cache.paused.values(), _MAX_LISTED))
+        cache = self._caches.get(instance_id)
+        if cache is None:
+            return ()
+        over = self._over(instance_id, now_s)
+        listed = (s for s in cache.paused.values() if s.workflow_id not in over)
+        return list(islice(listed, _MAX_LISTED))
 
     def paused_count(self, instance_id: InstanceId, now_s: float) -> int:
         """How many they are, listed or not."""
-        cache = self._cache_now(instance_id, now_s)
-        return 0 if cache is None else len(cache.paused)
+        cache = self._caches.get(instance_id)
+        return 0 if cache is None else len(cache.paused) - len(self._over(instance_id, now_s))
 
     def paused_tokens(self, instance_id: InstanceId, now_s: float) -> float:
         """Their context, all together."""
-        cache = self._cache_now(instance_id, now_s)
-        return 0.0 if cache is None else float(cache.paused_tokens)
+        cache = self._caches.get(instance_id)
+        if cache is None:
+            return 0.0
+        over = self._over(instance_id, now_s)
+        return float(cache.paused_tokens - sum(s.context_tokens for s in over.values()))
 
     # --- what happens ---
 
-    def arrived(self, spec: CallSpec) -> None:
-        """A call has come: its workflow is not paused any more."""
+    def arrived(self, spec: CallSpec, now_s: float) -> None:
+        """A call has come, and will be served: its workflow is not paused any more."""
+        self._settle(now_s)
         if spec.task is not Task.GENERATE:
             return
         session = self._sessions.get(spec.workflow_id)
         if session is None:
-            session = self._sessions[spec.workflow_id] = Session(spec.workflow_id, 0)
+            session = self._sessions[spec.workflow_id] = Session(spec.workflow_id)
             if len(self._sessions) > MAX_SESSIONS:
                 self._forget(next(iter(self._sessions)))
         else:
             self._sessions.move_to_end(spec.workflow_id)
             self._go_on(session)
-        session.live += 1
+        session.calls.add(spec.call_id)
 
     def ended(
         self,
@@ -175,7 +194,7 @@ class Sessions:
         tool: str | None,
         now_s: float,
     ) -> None:
-        """A call is over.
+        """A call is over; one that was turned away on arrival, and never told of, changes nothing.
 
         Args:
             spec: Its specification.
@@ -184,12 +203,13 @@ class Sessions:
             tool: What its answer asks for.
             now_s: The clock.
         """
+        self._settle(now_s)
         session = self._sessions.get(spec.workflow_id)
         if session is None or spec.task is not Task.GENERATE:
             return  # pushed out by newer ones, or none of it
-        session.live = max(0, session.live - 1)
-        self._go_on(session)  # one that was pushed out and came back may have paused meanwhile
+        session.calls.discard(spec.call_id)
         if instance is not None and usage is not None:
+            self._go_on(session)  # one that was pushed out and came back may have paused meanwhile
             self._leave(session, spec, instance, usage, now_s)
             session.tool = tool
             session.gap_s = session.ttl_s = None
@@ -256,7 +276,8 @@ class Sessions:
         cache = self._caches[session.instance_id]
         cache.paused[session.workflow_id] = session
         cache.paused_tokens += session.context_tokens
-        heappush(cache.ends, (until_s, session.workflow_id))
+        self._paused += 1
+        heappush(self._ends, (until_s, session.workflow_id))
 
     def _go_on(self, session: Session) -> None:
         """It is not paused any more."""
@@ -265,24 +286,42 @@ class Sessions:
             cache = self._caches[session.instance_id]
             del cache.paused[session.workflow_id]
             cache.paused_tokens -= session.context_tokens
-            if len(cache.ends) > 2 * len(cache.paused) + _MAX_LISTED:
+            self._paused -= 1
+            if len(self._ends) > 2 * self._paused + _MAX_LISTED:
                 # most of them are over: those that are not are the heap
-                cache.ends = sorted(
-                    (s.paused_until_s, s.workflow_id)
-                    for s in cache.paused.values()
-                    if s.paused_until_s is not None
-                )
+                self._ends = [end for end in self._ends if self._ending(end) is not None]
+                heapify(self._ends)
 
     def _forget(self, workflow_id: WorkflowId) -> None:
         self._go_on(self._sessions[workflow_id])
         del self._sessions[workflow_id]
 
-    def _cache_now(self, instance_id: InstanceId, now_s: float) -> _Cache | None:
-        """What is known of it, once pauses that are over by now have ended."""
-        cache = self._caches.get(instance_id)
-        while cache is not None and cache.ends and cache.ends[0][0] <= now_s:
-            until_s, workflow_id = heappop(cache.ends)
-            session = cache.paused.get(workflow_id)
-            if session is not None and session.paused_until_s == until_s:
+    def _ending(self, end: tuple[float, WorkflowId]) -> Session | None:
+        """Whose pause that is the end of; `None`: it was over before."""
+        until_s, workflow_id = end
+        session = self._sessions.get(workflow_id)
+        return session if session is not None and session.paused_until_s == until_s else None
+
+    def _settle(self, now_s: float) -> None:
+        """Pauses that are over by now have ended."""
+        while self._ends and self._ends[0][0] <= now_s:
+            session = self._ending(heappop(self._ends))
+            if session is not None:
                 self._go_on(session)
-        return cache
+
+    def _over(self, instance_id: InstanceId, now_s: float) -> Mapping[WorkflowId, Session]:
+        """Sessions that count as paused there, and whose pauses are over by now; mostly none."""
+        ends = self._ends
+        over: dict[WorkflowId, Session] = {}
+        if not ends or ends[0][0] > now_s:
+            return over
+        # of a heap, only what is early and the two below each of that
+        ahead = [0]
+        while ahead:
+            at = ahead.pop()
+            if at < len(ends) and ends[at][0] <= now_s:
+                session = self._ending(ends[at])
+                if session is not None and session.instance_id == instance_id:
+                    over[session.workflow_id] = session
+                ahead += (2 * at + 1, 2 * at + 2)
+        return over
