@@ -177,6 +177,9 @@ class EngineSettings(Section):
     kv_bytes_per_token: Count | None = Field(
         default=None, description="KV cache of one token, bytes; none: by size"
     )
+    offload_gib: float | None = Field(
+        default=None, ge=0, le=1e6, description="KV cache in host memory, GiB; none: as it says"
+    )
     seats: Literal["auto"] | int = Field(
         default="auto", description="calls in flight; auto: found by watching the engine"
     )
@@ -193,6 +196,15 @@ class EngineSettings(Section):
         if name == CENTRAL:
             raise ValueError("expected another name; metrics call the calls of no engine so")
         return name
+
+    @field_validator("offload_gib")
+    @classmethod
+    def _check_offload(cls, gib: float | None, info: ValidationInfo) -> float | None:
+        # a size or a figure that is wrong itself is told of, and is missing here
+        told = [info.data.get(key, True) for key in ("size", "kv_bytes_per_token")]
+        if gib and not any(told):
+            raise ValueError("expected kv_bytes_per_token or size with it: how large a token is")
+        return gib
 
     # one message rather than one for each branch of the type
     @field_validator("seats", mode="before")

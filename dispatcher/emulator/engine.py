@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import BaseModel, ValidationError
 
+from dispatcher.core.gpu_profiles import model_profile
 from dispatcher.emulator import errors, tokens
 from dispatcher.emulator.driver import Call, EngineDriver, Sequence
 from dispatcher.emulator.metrics import EngineMetrics
@@ -51,7 +52,8 @@ class Engine:
         self.config = config
         self.names = settings.served_names
         self.model = EngineModel(config)
-        self.metrics = EngineMetrics(self.model, self.names[0], settings.time_scale)
+        kv_bytes = model_profile(settings.size).kv_bytes_per_token
+        self.metrics = EngineMetrics(self.model, self.names[0], settings.time_scale, kv_bytes)
         self.driver = EngineDriver(
             self.model,
             self.metrics,

@@ -88,10 +88,15 @@ class EngineMetrics(Collector):
         model: The engine, asked for its gauges on every scrape.
         model_name: Value of the label `model_name`.
         time_scale: Virtual seconds per real second.
+        kv_bytes_per_token: Of the model whose speed is played.
     """
 
-    def __init__(self, model: EngineModel, model_name: str, time_scale: float) -> None:
+    def __init__(
+        self, model: EngineModel, model_name: str, time_scale: float, kv_bytes_per_token: int
+    ) -> None:
         self._model = model
+        offload_tokens = model.config.offload_blocks * model.config.block_size
+        self._offload_gib = offload_tokens * kv_bytes_per_token / 2**30
         self._labels = ("0", model_name)
         self._per_virtual_s = 1.0 / time_scale
         self._prompt_tokens = 0
@@ -212,6 +217,8 @@ class EngineMetrics(Collector):
             "engine": "0",
             "gpu_memory_utilization": 0.9,
             "kv_cache_size_tokens": config.kv_capacity_tokens,
+            "kv_offloading_backend": "native",
+            "kv_offloading_size": self._offload_gib or None,
             "num_gpu_blocks": config.num_blocks,
         }
         cache = GaugeMetricFamily(

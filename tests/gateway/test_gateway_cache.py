@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from gateway_harness import Running, answer, emulated, gateway, scripted
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -15,6 +16,8 @@ from dispatcher.core.types import EngineGauges
 from dispatcher.gateway.fleet.engine import Engine, Served
 from dispatcher.gateway.fleet.scrape import PrefixCache, Scrape, parse_scrape
 from dispatcher.gateway.upstream import EnginePool
+from policies.context_handling import ContextHandling
+from policies.context_waste import Handling
 
 CONFIG = (
     b'vllm:cache_config_info{block_size="16",cache_dtype="block_size=\\"9\\"",engine="0",'
@@ -38,6 +41,8 @@ def test_a_scrape_reads_the_kv_cache_and_what_it_spared() -> None:
     [
         (CONFIG.replace(b'kv_cache_size_tokens="1584",', b""), 1600, 16),
         (CONFIG + CONFIG.replace(b'engine="0"', b'engine="1"'), 3168, 16),
+        # of a data-parallel server every line has the blocks of all ranks
+        (2 * CONFIG.replace(b'kv_cache_size_tokens="1584",', b""), 1600, 16),
         (CONFIG.replace(b'"16"', b'"None"').replace(b'"1584"', b'"None"'), None, None),
         (CONFIG.replace(b'"1584"', b'"' + b"9" * 40 + b'"'), 1600, 16),
         (b"", None, None),
@@ -49,6 +54,39 @@ def test_capacity_where_it_is_told_in_blocks_twice_or_not_at_all(
     scrape = parse_scrape(page)
     assert (scrape.kv_capacity_tokens, scrape.kv_block_tokens) == (capacity_tokens, block_tokens)
     assert scrape.prefix_cache is None
+
+
+def test_several_ranks_hold_what_their_usage_and_capacity_make_together() -> None:
+    usage = b'vllm:kv_cache_usage_perc{engine="%d"} %.1f\n'
+    page = CONFIG + CONFIG.replace(b'engine="0"', b'engine="1"') + usage % (0, 0.8)
+    scrape = parse_scrape(page + usage % (1, 0.2))
+    assert scrape.kv_capacity_tokens is not None
+    held_tokens = scrape.gauges.kv_usage * scrape.kv_capacity_tokens
+    assert held_tokens == pytest.approx(0.8 * 1584 + 0.2 * 1584)
+
+
+def offloading(size: str, backend: str = "native") -> bytes:
+    said = f'kv_offloading_backend="{backend}",kv_offloading_size="{size}",mamba'
+    return CONFIG.replace(b"mamba", said.encode())
+
+
+@pytest.mark.parametrize(
+    ("page", "offload_bytes"),
+    [
+        (offloading("64.0"), 64 * 2**30),
+        (offloading("0.5") + offloading("0.5").replace(b'engine="0"', b'engine="1"'), 2**30),
+        (offloading("1e-3"), round(1e-3 * 2**30)),
+        (offloading("None"), 0),
+        # the server that it goes to has a size of its own
+        (offloading("64.0", "lmcache"), 0),
+        (offloading("6.4.0"), 0),
+        (offloading("1e300"), 0),
+        (CONFIG, 0),
+        (PREFIX, None),
+    ],
+)
+def test_a_scrape_reads_the_room_of_the_offload_tier(page: bytes, offload_bytes: int) -> None:
+    assert parse_scrape(page).offload_bytes == offload_bytes
 
 
 def an_engine(**settings: Any) -> Engine:
@@ -83,6 +121,57 @@ def test_an_engine_that_says_nothing_has_what_its_gpu_has_room_for() -> None:
     room_tokens = an_engine(gpu="A100-80G", size="8b").spec().kv_capacity_tokens
     assert room_tokens is not None
     assert room_tokens > 100_000
+
+
+def test_the_offload_tier_is_as_configured_else_as_the_engine_says() -> None:
+    engine = an_engine(kv_bytes_per_token=131_072)
+    assert engine.spec().offload_tokens is None
+    assert engine.note(parse_scrape(offloading("2.0")))
+    assert engine.spec().offload_tokens == 2 * 2**30 // 131_072
+    assert not engine.note(parse_scrape(PREFIX))
+    assert engine.spec().offload_tokens == 16_384
+    assert engine.note(parse_scrape(offloading("None")))
+    assert engine.spec().offload_tokens is None
+    for size, tokens in ((1.0, 8_192), (0, None)):
+        own = an_engine(kv_bytes_per_token=131_072, offload_gib=size)
+        own.note(parse_scrape(offloading("2.0")))
+        assert own.spec().offload_tokens == tokens
+    unknown = an_engine()
+    unknown.note(parse_scrape(offloading("2.0")))
+    assert unknown.spec().offload_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"offload_gib": 64}, "kv_bytes_per_token or size"),
+        ({"offload_gib": -1, "size": "8b"}, "greater than or equal to 0"),
+        ({"offload_gib": "much", "size": "8b"}, "number"),
+    ],
+)
+def test_a_tier_whose_tokens_nothing_tells_is_refused(
+    settings: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ValidationError, match=expected):
+        an_engine(**settings)
+
+
+@pytest.mark.parametrize(
+    ("offload_blocks", "tokens", "handling"),
+    [(800, 12_800, Handling.SWAP), (0, None, Handling.DISCARD)],
+)
+async def test_what_an_engine_says_of_its_offload_tier_lets_sessions_go_there(
+    offload_blocks: int, tokens: int | None, handling: Handling
+) -> None:
+    async with (
+        emulated(1, kv_blocks=400, offload_blocks=offload_blocks) as urls,
+        gateway(urls, policy={"name": "augserve"}) as running,
+    ):
+        assert (await of_engine(running))["offload_tokens"] == tokens
+        fleet = running.gateway.coordinator.fleet
+        [instance] = fleet
+        # too long a pause to keep the KV cache for
+        assert ContextHandling().choose(4000.0, 3600.0, instance, fleet) is handling
 
 
 async def of_engine(running: Running) -> dict[str, Any]:

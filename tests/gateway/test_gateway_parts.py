@@ -136,7 +136,7 @@ other_total 7
 
 def test_a_scrape_reads_what_it_needs() -> None:
     scrape = parse_scrape(PAGE)
-    assert scrape.gauges == EngineGauges(5, 1, 0.5, 4)
+    assert scrape.gauges == EngineGauges(5, 1, 0.375, 4)
     assert scrape.kv_capacity_tokens == 1600
 
 

@@ -172,6 +172,7 @@ def engine_state(gateway: Gateway, engine: Engine) -> dict[str, Any]:
         "max_model_len": engine.served.max_model_len if engine.served else None,
         "kv_block_tokens": engine.kv_block_tokens,
         "kv_capacity_tokens": engine.kv_capacity_tokens,
+        "offload_tokens": engine.spec().offload_tokens if engine.served else None,
         **NO_CACHE,
         **cache,
         "seats": seats,

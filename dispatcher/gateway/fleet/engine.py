@@ -52,6 +52,8 @@ class Engine:
     #: as it says itself: of its KV cache, and of one block of it
     kv_capacity_tokens: int | None = None
     kv_block_tokens: int | None = None
+    #: of its offload tier, as it says itself; 0: it has none
+    offload_bytes: int = 0
     prefix_cache: PrefixCache | None = None
     sends_priority: bool = True
     #: looks that failed in a row
@@ -135,6 +137,7 @@ class Engine:
             seats=None if seats == "auto" else seats,
             profile=self._profile(served),
             kv_capacity_tokens=self._kv_capacity(served),
+            offload_tokens=self._offload_tokens(served),
             capability=self._capability(),
             weight_bytes=self._weight_bytes(served),
             kv_bytes_per_token=self._kv_bytes(served),
@@ -191,17 +194,26 @@ class Engine:
         """
         self.prefix_cache = scrape.prefix_cache
         self.kv_block_tokens = scrape.kv_block_tokens or self.kv_block_tokens
-        said_tokens = scrape.kv_capacity_tokens
-        if said_tokens is None or said_tokens == self.kv_capacity_tokens:
-            return False
-        self.kv_capacity_tokens = said_tokens
-        return True
+        before = (self.kv_capacity_tokens, self.offload_bytes)
+        self.kv_capacity_tokens = scrape.kv_capacity_tokens or self.kv_capacity_tokens
+        if scrape.offload_bytes is not None:
+            self.offload_bytes = scrape.offload_bytes
+        return before != (self.kv_capacity_tokens, self.offload_bytes)
 
     def _kv_capacity(self, served: Served) -> int | None:
         """As it says itself, else as it was measured, else what would fit."""
         profile = self.settings.profile
         measured = None if profile is None else profile.kv_capacity_tokens
         return self.kv_capacity_tokens or measured or self._kv_on_paper(served)
+
+    def _offload_tokens(self, served: Served) -> int | None:
+        """What fits into its offload tier, as configured, else as it says itself.
+
+        `None` where it has no tier, or nothing tells the bytes of a token.
+        """
+        own_gib, kv_bytes = self.settings.offload_gib, self._kv_bytes(served)
+        room = self.offload_bytes if own_gib is None else round(own_gib * 2**30)
+        return None if kv_bytes is None else room // kv_bytes or None
 
     def _kv_on_paper(self, served: Served) -> int | None:
         if self.settings.gpu is None:
