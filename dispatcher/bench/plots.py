@@ -188,9 +188,7 @@ def placement_bars(figure: Any, results: Sequence[Figures]) -> None:
         axes.set_title(policy, fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("calls of an instance, %")
-    figure.legend(
-        *panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8
-    )
+    legend_outside(figure, panels[0])
 
 
 def seats_curves(figure: Any, rows: Sequence[Figures]) -> None:
@@ -234,6 +232,13 @@ def finish(axes: Any, *, legend: bool = True) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if legend:
         axes.legend(frameon=False, fontsize=8)
+
+
+def legend_outside(figure: Any, axes: Any) -> None:
+    """One legend for all panels, to their right, of what one of them shows."""
+    figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8
+    )
 
 
 def _unique(values: Iterable[Any]) -> list[Any]:

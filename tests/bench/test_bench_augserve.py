@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from paper_documents import check_drawn, claims_by_id, document_of
 
-from dispatcher.bench.claims import ExperimentOptions, paper_document
+from dispatcher.bench.over_seeds import Measured
 from dispatcher.bench.papers import PAPERS
 from dispatcher.bench.papers.augserve import claims, experiments, play
 from dispatcher.bench.papers.augserve.cases import (
@@ -21,7 +23,6 @@ from dispatcher.bench.papers.augserve.cases import (
     usual_gaps_s,
 )
 from dispatcher.bench.papers.augserve.engine_control import ContextControl
-from dispatcher.bench.papers.augserve.results import Measured
 from dispatcher.bench.papers.augserve.scoring import Request, requests_of, score
 from dispatcher.core.types import AttemptId, Outcome
 from dispatcher.simulator import Attempt, EnginePlayer
@@ -39,35 +40,37 @@ def _short(case: Case) -> Case:
     return replace(case, span_s=SHORT_S)
 
 
-@pytest.fixture(scope="module")
-def document() -> Iterator[dict[str, object]]:
-    steps: list[int] = []
-    done: list[None] = []
-    options = ExperimentOptions(
-        seeds=(0, 1), jobs=1, on_steps=steps.append, on_step=lambda: done.append(None)
-    )
+@contextmanager
+def _fewer() -> Iterator[pytest.MonkeyPatch]:
+    """Fewer cases, and shorter ones."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("ABLATION", "MERGE_MATCH", "TOOLBENCH_MATCH"):
             patch.setattr(experiments, name, _short(getattr(experiments, name)))
-        kept = (experiments.MERGE_MATCH, experiments.ABLATION)
-        patch.setattr(experiments, "MERGE_CASES", kept)
-        patch.setattr(experiments, "TOOLBENCH_CASES", (experiments.TOOLBENCH_MATCH,))
-        patch.setattr(experiments, "W1_CASES", (*kept, experiments.TOOLBENCH_MATCH))
-        patch.setattr(experiments, "NO_HOST_CASES", kept)
-        patch.setattr(
-            experiments, "PART_CASES", (experiments.ABLATION, experiments.TOOLBENCH_MATCH)
-        )
+        ablation, toolbench = experiments.ABLATION, experiments.TOOLBENCH_MATCH
+        kept = (experiments.MERGE_MATCH, ablation)
+        for name, cases in (
+            ("MERGE_CASES", kept),
+            ("TOOLBENCH_CASES", (toolbench,)),
+            ("W1_CASES", (*kept, toolbench)),
+            ("NO_HOST_CASES", kept),
+            ("PART_CASES", (ablation, toolbench)),
+        ):
+            patch.setattr(experiments, name, cases)
         for name, every in (("W2_CASES", 2), ("W3_CASES", 2), ("SMALL_CASES", 1)):
             cases = getattr(experiments, name)[::every]
             patch.setattr(experiments, name, tuple(map(_short, cases)))
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def document() -> Iterator[dict[str, object]]:
+    with _fewer() as patch:
         patch.setattr(play, "WARM_UP_S", 20.0)
-        findings = PAPERS["augserve"]().run(options)
-        assert [len(done)] == steps
-        yield paper_document("augserve", findings, seeds=options.seeds, seconds=1.0)
+        yield document_of(PAPERS["augserve"](), seeds=(0, 1))
 
 
 def test_every_claim_of_the_evaluation_has_a_measurement(document) -> None:
-    found = {claim["id"]: claim for claim in document["claims"]}
+    found = claims_by_id(document)
     for under in ("vllm", "infercept"):
         assert {f"goodput-all-{under}", f"goodput-merge-{under}"} <= found.keys()
         assert {f"goodput-toolbench-{under}", f"floor-{under}"} <= found.keys()
@@ -94,7 +97,7 @@ def test_ratios_are_means_over_seeds_of_plays_of_the_same_requests(document) -> 
         ]
         for seed in (0, 1)
     ]
-    (claim,) = [c for c in document["claims"] if c["id"] == "ablation-scheduling"]
+    claim = claims_by_id(document)["ablation-scheduling"]
     expected = sum(ours / theirs for ours, theirs in pairs) / 2
     # the fixture's schedulers have learned for a shorter time
     assert claim["measured"] == pytest.approx(expected, abs=0.15)
@@ -111,18 +114,8 @@ def test_the_file_says_how_it_was_measured(document) -> None:
 
 
 def test_pictures_are_drawn_from_the_document_alone(document, tmp_path) -> None:
-    pytest.importorskip("matplotlib")
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("ABLATION", "TOOLBENCH_MATCH", "MERGE_MATCH"):
-            patch.setattr(experiments, name, _short(getattr(experiments, name)))
-        patch.setattr(experiments, "MERGE_CASES", (experiments.MERGE_MATCH, experiments.ABLATION))
-        patch.setattr(experiments, "TOOLBENCH_CASES", (experiments.TOOLBENCH_MATCH,))
-        patch.setattr(
-            experiments, "PART_CASES", (experiments.ABLATION, experiments.TOOLBENCH_MATCH)
-        )
-        made = PAPERS["augserve"]().draw(document, tmp_path)
-    assert len(made) == len(list(tmp_path.iterdir())) == 3
-    assert all("<svg" in path.read_text(encoding="utf-8") for path in made)
+    with _fewer():
+        check_drawn(PAPERS["augserve"](), document, tmp_path, 3)
 
 
 @pytest.mark.parametrize(

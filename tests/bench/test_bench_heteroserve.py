@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from paper_documents import check_drawn, claims_by_id, document_of
 
-from dispatcher.bench.claims import Experiment, ExperimentOptions, paper_document
+from dispatcher.bench.claims import Experiment
 from dispatcher.bench.papers.heteroserve import EXPERIMENT, experiments, play, results
 from dispatcher.bench.papers.heteroserve.cases import (
     PAPER_TOKENS_PER_S,
@@ -19,7 +20,7 @@ from dispatcher.bench.papers.heteroserve.cases import (
     saturation_per_s,
 )
 from dispatcher.bench.papers.heteroserve.decisions import decision_times
-from dispatcher.bench.papers.heteroserve.results import Measured, linear_fit
+from dispatcher.bench.papers.heteroserve.results import linear_fit
 from dispatcher.core.types import Outcome
 from dispatcher.traces import Played, PlayedCall, PlayedInstance, TraceCall, TraceWorkflow
 
@@ -38,11 +39,6 @@ FEWER = {
 
 @pytest.fixture(scope="module")
 def document() -> Iterator[dict[str, object]]:
-    steps: list[int] = []
-    done: list[None] = []
-    options = ExperimentOptions(
-        seeds=(0, 1), jobs=1, on_steps=steps.append, on_step=lambda: done.append(None)
-    )
     with pytest.MonkeyPatch.context() as patch:
         for name in ("MAIN", "ABLATION", "BIMODAL", "SATURATED", "PAPER_RATES"):
             patch.setattr(experiments, name, replace(getattr(experiments, name), count=COUNT))
@@ -53,18 +49,11 @@ def document() -> Iterator[dict[str, object]]:
         patch.setattr(
             results, "decision_times", lambda one, devices: decision_times(one, devices, count=50)
         )
-        findings = EXPERIMENT.run(options)
-        assert [len(done)] == steps
-        yield paper_document("heteroserve", findings, seeds=options.seeds, seconds=1.0)
-
-
-def _claim(document, name: str) -> dict[str, object]:
-    (claim,) = [claim for claim in document["claims"] if claim["id"] == name]
-    return claim
+        yield document_of(EXPERIMENT, seeds=(0, 1))
 
 
 def test_every_claim_of_the_evaluation_has_a_measurement(document) -> None:
-    claims = {claim["id"]: claim for claim in document["claims"]}
+    claims = claims_by_id(document)
     assert {"throughput-uniform", "attainment", "attainment-uniform", "ttft-uniform"} <= set(claims)
     for name in ("throughput", "attainment", "ttft"):
         assert {f"latency-aware-{name}", f"floor-latency-aware-{name}"} <= claims.keys()
@@ -87,10 +76,10 @@ def test_ratios_are_those_of_the_plays(document) -> None:
     )
     by_seed = [one["by_seed"]["tokens_per_s"] for one in (ours, uniform)]
     paired = [a / b for a, b in zip(*by_seed, strict=True)]
-    claim = _claim(document, "throughput-uniform")
+    claim = claims_by_id(document)["throughput-uniform"]
     assert claim["measured"] == pytest.approx(sum(paired) / len(paired), rel=1e-3)
     assert claim["spread"] == pytest.approx(abs(paired[0] - paired[1]) / 2**0.5, rel=1e-2)
-    less = _claim(document, "attainment-uniform")
+    less = claims_by_id(document)["attainment-uniform"]
     assert less["measured"] == pytest.approx(ours["attainment"] - uniform["attainment"], abs=1e-3)
 
 
@@ -114,10 +103,7 @@ def test_the_file_says_how_it_was_measured(document) -> None:
 
 
 def test_pictures_are_drawn_from_the_document_alone(document, tmp_path) -> None:
-    pytest.importorskip("matplotlib")
-    made = EXPERIMENT.draw(document, tmp_path)
-    assert len(made) == len(list(tmp_path.iterdir())) == 5
-    assert all("<svg" in path.read_text(encoding="utf-8") for path in made)
+    check_drawn(EXPERIMENT, document, tmp_path, 5)
 
 
 def test_it_is_measured_from_the_paper_s_seeds() -> None:
@@ -215,12 +201,6 @@ def test_figures_are_of_all_requests() -> None:
     assert found["devices"]["l40s"] == pytest.approx({"requests": 2 / 3, "busy": 0.2})
     less = play.score(trace, replace(played, calls=calls[:2]))
     assert (less["failed"], less["attainment"]) == (1, pytest.approx(1 / 3))
-
-
-def test_measured_is_the_mean_over_seeds() -> None:
-    found = Measured([1.0, 2.0, 6.0])
-    assert (found.mean, found.deviation) == (3.0, pytest.approx(7.0**0.5))
-    assert Measured([4.0]).deviation == 0.0
 
 
 def test_a_line_explains_what_lies_on_it() -> None:

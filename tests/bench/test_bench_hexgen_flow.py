@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from paper_documents import claims_by_id, document_of
 
-from dispatcher.bench.claims import ExperimentOptions, paper_document
 from dispatcher.bench.papers import PAPERS
 from dispatcher.bench.papers.hexgen_flow import cases
 from dispatcher.bench.papers.hexgen_flow.results import policy_named
@@ -12,20 +12,13 @@ from dispatcher.bench.papers.hexgen_flow.results import policy_named
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, object]:
-    steps: list[int] = []
-    done: list[None] = []
-    options = ExperimentOptions(
-        seeds=(0,), jobs=1, on_steps=steps.append, on_step=lambda: done.append(None)
-    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cases, "QUERIES", 4)
-        findings = PAPERS["hexgen-flow"]().run(options)
-    assert [len(done)] == steps
-    return paper_document("hexgen-flow", findings, seeds=options.seeds, seconds=1.0)
+        return document_of(PAPERS["hexgen-flow"](), seeds=(0,))
 
 
 def test_every_claim_of_the_evaluation_has_a_measurement(document) -> None:
-    claims = {claim["id"]: claim for claim in document["claims"]}
+    claims = claims_by_id(document)
     for baseline in cases.BASELINES:
         for kind in ("p95-ratio", "throughput-ratio", "example", "homogeneous"):
             assert f"{kind}-{baseline}" in claims
@@ -57,7 +50,7 @@ def test_ratios_are_those_of_the_plays(document) -> None:
             plays[case.label, case.seats, False, name]["slo_scale_at_95"] for name in ("vtc", ours)
         ]
         ratios.append(scales[0] / scales[1])
-    (claim,) = [c for c in document["claims"] if c["id"] == "p95-ratio-vtc"]
+    claim = claims_by_id(document)["p95-ratio-vtc"]
     assert claim["measured"] == pytest.approx([min(ratios), max(ratios)], abs=2e-3)
 
 

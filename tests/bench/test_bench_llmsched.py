@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from paper_documents import check_drawn, claims_by_id, document_of
 
-from dispatcher.bench.claims import ExperimentOptions, paper_document
 from dispatcher.bench.papers import PAPERS
 from dispatcher.bench.papers.llmsched import EXPERIMENT, experiments, play
 from dispatcher.bench.papers.llmsched.cases import LOAD, MIXES, Case, Contender
@@ -35,11 +35,6 @@ GRID = {
 
 @pytest.fixture(scope="module")
 def document() -> Iterator[dict[str, object]]:
-    steps: list[int] = []
-    done: list[None] = []
-    options = ExperimentOptions(
-        seeds=(0, 1), jobs=1, on_steps=steps.append, on_step=lambda: done.append(None)
-    )
     with pytest.MonkeyPatch.context() as patch:
         for name in ("MAIN_CASES", "RATE_CASES", "COUNT_CASES"):
             cases = getattr(experiments, name)
@@ -51,20 +46,13 @@ def document() -> Iterator[dict[str, object]]:
         patch.setattr(experiments, "EPSILONS", (0.0, 0.2))
         patch.setattr(experiments, "RATIOS", (0.1, 0.5))
         patch.setattr(play, "WARM_UP_PER_APPLICATION", 22)
-        findings = EXPERIMENT.run(options)
-        assert [len(done)] == steps
-        found = paper_document("llmsched", findings, seeds=options.seeds, seconds=1.0)
+        found = document_of(EXPERIMENT, seeds=(0, 1))
         found["cases"] = experiments.MAIN_CASES
         yield found
 
 
-def _claim(document, name: str) -> dict[str, object]:
-    (claim,) = [claim for claim in document["claims"] if claim["id"] == name]
-    return claim
-
-
 def test_every_claim_of_the_evaluation_has_a_measurement(document) -> None:
-    claims = {claim["id"]: claim for claim in document["claims"]}
+    claims = claims_by_id(document)
     for mix in MIXES:
         assert {f"cut-{mix}", f"overhead-{mix}", f"no-network-{mix}"} <= claims.keys()
         assert {f"no-uncertainty-{mix}", f"floor-fcfs-fair-{mix}", f"rate-{mix}"} <= claims.keys()
@@ -82,30 +70,27 @@ def test_what_is_saved_follows_from_paired_plays(document) -> None:
     case = document["cases"][0]
     ours, theirs = (plays[case.key, name]["by_seed"] for name in ("llmsched", "fcfs-jobs"))
     saved = [1.0 - a / b for a, b in zip(ours, theirs, strict=True)]
-    measured = _claim(document, "cut-mixed-fcfs-jobs")["measured"]
+    measured = claims_by_id(document)["cut-mixed-fcfs-jobs"]["measured"]
     assert measured == pytest.approx(sum(saved) / len(saved), abs=1e-3)
     without = plays[case.key, "llmsched, no network"]["by_seed"]
     more = [b / a - 1.0 for a, b in zip(ours, without, strict=True)]
-    measured = _claim(document, "no-network-mixed")["measured"]
+    measured = claims_by_id(document)["no-network-mixed"]["measured"]
     assert measured == pytest.approx(sum(more) / len(more), abs=1e-3)
 
 
 def test_ranges_are_over_all_baselines_and_floors_over_the_worst(document) -> None:
     cuts = [
-        _claim(document, f"cut-chain-like-{one.policy}")["measured"]
+        claims_by_id(document)[f"cut-chain-like-{one.policy}"]["measured"]
         for one in experiments.BASELINES
     ]
-    assert _claim(document, "cut-chain-like")["measured"] == [min(cuts), max(cuts)]
-    floor = _claim(document, "floor-best-chain-like")
+    assert claims_by_id(document)["cut-chain-like"]["measured"] == [min(cuts), max(cuts)]
+    floor = claims_by_id(document)["floor-best-chain-like"]
     assert floor["measured"] == min(cuts)
     assert floor["met"] is (min(cuts) >= 0.0)
 
 
 def test_pictures_are_drawn_from_the_document_alone(document, tmp_path) -> None:
-    pytest.importorskip("matplotlib")
-    made = EXPERIMENT.draw(document, tmp_path)
-    assert len(made) == len(list(tmp_path.iterdir())) == 3
-    assert all("<svg" in path.read_text(encoding="utf-8") for path in made)
+    check_drawn(EXPERIMENT, document, tmp_path, 3)
 
 
 def test_it_is_found_by_its_name_with_three_seeds() -> None:

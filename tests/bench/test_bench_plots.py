@@ -6,6 +6,7 @@ import pytest
 
 from dispatcher.bench import plots
 from dispatcher.bench.fleets import fleet_named
+from dispatcher.bench.paper_pictures import grouped_bars
 from dispatcher.bench.policies import policies_named
 from dispatcher.bench.run import Comparison, document, results_of
 from dispatcher.bench.work import Work
@@ -52,3 +53,13 @@ def test_a_run_is_drawn_the_same_twice(tmp_path):
     for first, second in zip(*made, strict=True):
         assert first.read_bytes() == second.read_bytes()
     assert "hexgen-flow" in (tmp_path / "one" / "throughput.svg").read_text()
+
+
+def test_bars_of_a_group_stand_side_by_side_around_its_middle():
+    pytest.importorskip("matplotlib")
+    axes = plots.pyplot().figure().subplots()
+    grouped_bars(axes, [("a", [1.0, 2.0], {"color": "red"}), ("b", [3.0, 4.0], {})])
+    middles = [bar.get_x() + bar.get_width() / 2.0 for bar in axes.patches]
+    assert middles == pytest.approx([-0.2, 0.8, 0.2, 1.2])
+    assert [bar.get_height() for bar in axes.patches] == [1.0, 2.0, 3.0, 4.0]
+    assert axes.get_legend_handles_labels()[1] == ["a", "b"]

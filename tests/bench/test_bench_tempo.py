@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from paper_documents import check_drawn, claims_by_id, document_of
 
-from dispatcher.bench.claims import ExperimentOptions, paper_document
 from dispatcher.bench.papers import PAPERS
 from dispatcher.bench.papers.tempo import experiments, play
 from dispatcher.bench.papers.tempo.cases import (
@@ -39,11 +39,6 @@ FEWER = {
 
 @pytest.fixture(scope="module")
 def document() -> Iterator[dict[str, object]]:
-    steps: list[int] = []
-    done: list[None] = []
-    options = ExperimentOptions(
-        seeds=(0,), jobs=1, on_steps=steps.append, on_step=lambda: done.append(None)
-    )
     with pytest.MonkeyPatch.context() as patch:
         for name in ("MAIN", "HOUR", "HOUR_LONG"):
             patch.setattr(experiments, name, replace(getattr(experiments, name), span_s=SHORT_S))
@@ -52,13 +47,11 @@ def document() -> Iterator[dict[str, object]]:
             short = tuple(replace(case, span_s=SHORT_S) for case in cases)
             patch.setattr(experiments, name, short)
         patch.setattr(play, "WARM_UP_S", 60.0)
-        findings = PAPERS["tempo"]().run(options)
-        assert [len(done)] == steps
-        yield paper_document("tempo", findings, seeds=options.seeds, seconds=1.0)
+        yield document_of(PAPERS["tempo"](), seeds=(0,))
 
 
 def test_every_claim_of_the_evaluation_has_a_measurement(document) -> None:
-    claims = {claim["id"]: claim for claim in document["claims"]}
+    claims = claims_by_id(document)
     assert {"gain-vllm", "decay-tempo", "decay-vllm", "goodput-vllm"} <= claims.keys()
     assert {"throughput-sarathi", "oracle-goodput", "oracle-gain", "load-best"} <= claims.keys()
     assert {"floor-goodput", "floor-gain"} <= claims.keys()
@@ -78,7 +71,7 @@ def test_ratios_are_those_of_the_plays(document) -> None:
         plays[case.key, "tempo"]["goodput_per_s"] / plays[case.key, "vllm"]["goodput_per_s"]
         for case in experiments.BATCH_CASES
     ]
-    (claim,) = [c for c in document["claims"] if c["id"] == "goodput-vllm"]
+    claim = claims_by_id(document)["goodput-vllm"]
     assert claim["measured"] == pytest.approx([min(ratios), max(ratios)], abs=2e-3)
 
 
@@ -91,10 +84,7 @@ def test_the_file_says_how_it_was_measured(document) -> None:
 
 
 def test_pictures_are_drawn_from_the_document_alone(document, tmp_path) -> None:
-    pytest.importorskip("matplotlib")
-    made = PAPERS["tempo"]().draw(document, tmp_path)
-    assert len(made) == len(list(tmp_path.iterdir())) == 5
-    assert all("<svg" in path.read_text(encoding="utf-8") for path in made)
+    check_drawn(PAPERS["tempo"](), document, tmp_path, 5)
 
 
 def test_load_one_is_what_the_engine_makes_with_every_seat_busy() -> None:

@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dispatcher.bench.claims import Better, Claim
+from dispatcher.bench.over_seeds import noise, span
 from dispatcher.bench.papers.augserve import experiments as of
 from dispatcher.bench.papers.augserve import reasons
 from dispatcher.bench.papers.augserve.cases import Case
-from dispatcher.bench.papers.augserve.results import (
-    GOODPUT,
-    Results,
-    noise,
-    part_of,
-    span,
-    told,
-)
+from dispatcher.bench.papers.augserve.results import GOODPUT, Results, of_each, part_of
 
 _ATTAINMENT = {
     # Table 7: workload to attainment at three loads, by contender
@@ -66,7 +60,7 @@ def of_counts(results: Results) -> Iterable[Claim]:
                 (round(min(paper), 2), round(max(paper), 2)),
                 span(ratios),
                 spread=noise(ratios),
-                note=f"{told(ratios, cases)}; {reasons.COUNT}",
+                note=f"{of_each(ratios, cases)}; {reasons.COUNT}",
             )
 
 
@@ -87,7 +81,7 @@ def of_bursts(results: Results) -> Iterable[Claim]:
             1.0,
             span(ratios),
             spread=noise(ratios),
-            note=f"{told(ratios, of.W3_CASES)}; {reasons.BURSTS}",
+            note=f"{of_each(ratios, of.W3_CASES)}; {reasons.BURSTS}",
         )
 
 
@@ -123,5 +117,5 @@ def of_other_measures(results: Results) -> Iterable[Claim]:
                 span(ratios) if ratios else None,
                 better=better,
                 spread=noise(ratios) if ratios else None,
-                note=f"claimed in pictures; {told(ratios, cases)}; {reason}",
+                note=f"claimed in pictures; {of_each(ratios, cases)}; {reason}",
             )

@@ -6,21 +6,13 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from dispatcher.bench.claims import Better, Claim
+from dispatcher.bench.over_seeds import Measured, noise, span
 from dispatcher.bench.papers.augserve import experiments as of
 from dispatcher.bench.papers.augserve import reasons
 from dispatcher.bench.papers.augserve.appendix import of_bursts, of_counts, of_other_measures
 from dispatcher.bench.papers.augserve.cases import Case, Contender
 from dispatcher.bench.papers.augserve.play import predict_s
-from dispatcher.bench.papers.augserve.results import (
-    GOODPUT,
-    Figure,
-    Measured,
-    Results,
-    noise,
-    part_of,
-    span,
-    told,
-)
+from dispatcher.bench.papers.augserve.results import GOODPUT, Results, of_each, part_of
 
 VLLM_FLOOR, INFERCEPT_FLOOR = 2.0, 1.5
 TTFT, NORMALISED = part_of("ttft_s"), part_of("normalised_s")
@@ -64,7 +56,7 @@ def _goodput(results: Results) -> Iterable[Claim]:
                 number,
                 round(statistics.fmean(one.mean for one in ratios), 3) if ratios else None,
                 spread=span(ratios) if ratios else None,
-                note=f"{told(ratios, crowded)}; {reasons.GOODPUT}",
+                note=f"{of_each(ratios, crowded)}; {reasons.GOODPUT}",
             )
     yield from _toolbench(results)
 
@@ -146,7 +138,7 @@ def _reductions(results: Results) -> Iterable[Claim]:
     ):
         for under, number in zip((of.VLLM, of.INFERCEPT), claimed, strict=True):
             best, case = max(
-                ((_cut(results, case, under, figure), case) for case in of.W1_CASES),
+                ((results.cut(case, of.AUGSERVE, under, figure), case) for case in of.W1_CASES),
                 key=lambda one: one[0].mean,
             )
             ours, theirs = (
@@ -162,11 +154,6 @@ def _reductions(results: Results) -> Iterable[Claim]:
                 spread=round(best.deviation, 3),
                 note=f"{ours:.3g} s against {theirs:.3g} s; {reason}",
             )
-
-
-def _cut(results: Results, case: Case, under: Contender, figure: Figure) -> Measured:
-    ratio = results.ratio(case, of.AUGSERVE, under, figure)
-    return Measured([1.0 - value for value in ratio.values])
 
 
 # --- section 5.4 --------------------------------------------------------------------------------
@@ -259,5 +246,5 @@ def _small(results: Results) -> Iterable[Claim]:
             10.0,
             span(ratios),
             spread=noise(ratios),
-            note=f"{told(ratios, of.SMALL_CASES)}; {reasons.SMALL}",
+            note=f"{of_each(ratios, of.SMALL_CASES)}; {reasons.SMALL}",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dispatcher.bench.claims import Better, Claim
+from dispatcher.bench.over_seeds import means_told, noise
 from dispatcher.bench.papers.heteroserve import experiments as of
 from dispatcher.bench.papers.heteroserve import reasons
 from dispatcher.bench.papers.heteroserve.cases import Contender
@@ -86,9 +87,7 @@ def _loads(results: Results) -> Iterable[Claim]:
     up_to = [case for case in of.LOAD_CASES if case.load <= 1.5]
     found = [results.measured(case, of.HETEROSERVE, ATTAINMENT) for case in up_to]
     printed = span([results.measured(case, of.PAPER, ATTAINMENT) for case in up_to])
-    told = ", ".join(
-        f"{case.load:g} {one.mean:.2f}" for case, one in zip(up_to, found, strict=True)
-    )
+    by_load = means_told(found, (f"{case.load:g}" for case in up_to))
     yield Claim(
         "load-to-150",
         "SLO attainment at loads up to 1.5",
@@ -96,8 +95,8 @@ def _loads(results: Results) -> Iterable[Claim]:
         "share",
         0.8,
         span(found),
-        spread=round(max(one.deviation for one in found), 3),
-        note=f"by load {told}; the paper's form {printed[0]:.2g} to {printed[1]:.2g};"
+        spread=noise(found),
+        note=f"by load {by_load}; the paper's form {printed[0]:.2g} to {printed[1]:.2g};"
         f" {reasons.LOADS}",
     )
     most = of.LOAD_CASES[-1]
@@ -139,7 +138,7 @@ def _mixes(results: Results) -> Iterable[Claim]:
             "share",
             0.0,
             span(found),
-            spread=round(max(one.deviation for one in found), 3),
+            spread=noise(found),
             note=f"claimed in words; {told}",
         )
 
@@ -170,7 +169,7 @@ def _bimodal(results: Results) -> Iterable[Claim]:
             "share",
             0.0,
             span(found),
-            spread=round(max(one.deviation for one in found), 3),
+            spread=noise(found),
             note="a floor: the paper's own loses 0.146 against Uniform",
         )
     yield claim(

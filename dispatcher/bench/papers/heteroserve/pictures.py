@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
+from dispatcher.bench.paper_pictures import Plays, drawing, grouped_bars
 from dispatcher.bench.papers.heteroserve import experiments as of
 from dispatcher.bench.papers.heteroserve.cases import SLO_TTFT_S, Case, Contender
 from dispatcher.bench.papers.heteroserve.play import TTFT_SHARES
 from dispatcher.bench.papers.heteroserve.results import ATTAINMENT, P95, TOKENS
-from dispatcher.bench.plots import Picture, draw_pictures, finish
+from dispatcher.bench.plots import finish, legend_outside
 
 _STYLES: Mapping[str, Mapping[str, Any]] = {
     of.HETEROSERVE.label: {"color": "#d93025", "linewidth": 2},
@@ -22,33 +21,18 @@ _STYLES: Mapping[str, Mapping[str, Any]] = {
     of.UNIFORM.label: {"color": "#9aa0a6", "linewidth": 2},
 }
 _SLO = {"color": "#bdc1c6", "linewidth": 1, "linestyle": ":", "zorder": 0}
-_Plays = Mapping[tuple[str, str], Mapping[str, Any]]
-"""Rows of the document by key of the case and contender."""
 
 
-def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draw what `headway bench paper heteroserve` has found; the files it made.
-
-    Raises:
-        PlotsMissingError: There is no matplotlib.
-        OSError: The folder or a file cannot be written.
-    """
-    plays = {(play["case"], play["contender"]): play for play in document["plays"]}
-    pictures: Sequence[Picture] = (
-        ("heteroserve-main", partial(_main, plays=plays), (9.0, 3.0)),
-        ("heteroserve-ttft", partial(_ttft, plays=plays), (7.2, 3.4)),
-        ("heteroserve-loads", partial(_loads, plays=plays), (9.0, 3.2)),
-        ("heteroserve-mixes", partial(_mixes, plays=plays), (9.0, 3.2)),
-        ("heteroserve-scaling", partial(_scaling, plays=plays), (9.0, 3.2)),
-    )
-    return draw_pictures(pictures, folder)
-
-
-def _row(plays: _Plays, case: Case, contender: Contender) -> Mapping[str, Any]:
+def _row(plays: Plays, case: Case, contender: Contender) -> Mapping[str, Any]:
     return plays[case.key, contender.label]
 
 
-def _main(figure: Any, plays: _Plays) -> None:
+def _bar_style(contender: Contender) -> dict[str, Any]:
+    alpha = 0.5 if contender is of.PAPER else 1.0
+    return {"color": _STYLES[contender.label]["color"], "alpha": alpha}
+
+
+def _main(figure: Any, plays: Plays) -> None:
     panels = figure.subplots(1, 3)
     for axes, (name, label, scale) in zip(
         panels,
@@ -70,7 +54,7 @@ def _main(figure: Any, plays: _Plays) -> None:
         finish(axes, legend=False)
 
 
-def _ttft(figure: Any, plays: _Plays) -> None:
+def _ttft(figure: Any, plays: Plays) -> None:
     axes = figure.subplots()
     for contender in of.COMPARED:
         times = _row(plays, of.MAIN, contender)["ttft_s"]
@@ -81,7 +65,7 @@ def _ttft(figure: Any, plays: _Plays) -> None:
     finish(axes)
 
 
-def _loads(figure: Any, plays: _Plays) -> None:
+def _loads(figure: Any, plays: Plays) -> None:
     panels = figure.subplots(1, 3)
     loads = [case.load for case in of.LOAD_CASES]
     for axes, (name, label) in zip(
@@ -99,32 +83,27 @@ def _loads(figure: Any, plays: _Plays) -> None:
         finish(axes, legend=axes is panels[0])
 
 
-def _mixes(figure: Any, plays: _Plays) -> None:
+def _mixes(figure: Any, plays: Plays) -> None:
     panels = figure.subplots(1, 2)
     cases = (of.ABLATION, *of.MIX_CASES, *of.BIMODAL_CASES)
     names = [f"{case.mix}\nload {case.load:g}".replace(", ", "\n") for case in cases]
-    width = 0.8 / len(of.FEW)
     for axes, (name, label) in zip(
         panels, ((ATTAINMENT, "in time"), (TOKENS, "tokens per second")), strict=True
     ):
-        for number, contender in enumerate(of.FEW):
-            axes.bar(
-                [place - 0.4 + width * (number + 0.5) for place in range(len(cases))],
-                [_row(plays, case, contender)[name] for case in cases],
-                width * 0.92,
-                label=contender.label,
-                color=_STYLES[contender.label]["color"],
-                alpha=0.5 if contender is of.PAPER else 1.0,
-            )
+        grouped_bars(
+            axes,
+            [
+                (one.label, [_row(plays, case, one)[name] for case in cases], _bar_style(one))
+                for one in of.FEW
+            ],
+        )
         axes.set_xticks(range(len(cases)), names, fontsize=6)
         axes.set(ylabel=label)
         finish(axes, legend=False)
-    figure.legend(
-        *panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8
-    )
+    legend_outside(figure, panels[0])
 
 
-def _scaling(figure: Any, plays: _Plays) -> None:
+def _scaling(figure: Any, plays: Plays) -> None:
     left, right = figure.subplots(1, 2)
     devices = [case.devices for case in of.SCALING_CASES]
     for contender in (of.HETEROSERVE, of.UNIFORM):
@@ -140,3 +119,12 @@ def _scaling(figure: Any, plays: _Plays) -> None:
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
         finish(axes, legend=axes is left)
+
+
+draw = drawing(
+    ("heteroserve-main", _main, (9.0, 3.0)),
+    ("heteroserve-ttft", _ttft, (7.2, 3.4)),
+    ("heteroserve-loads", _loads, (9.0, 3.2)),
+    ("heteroserve-mixes", _mixes, (9.0, 3.2)),
+    ("heteroserve-scaling", _scaling, (9.0, 3.2)),
+)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dispatcher.bench.claims import Better, Claim, Number
+from dispatcher.bench.over_seeds import Measured
 from dispatcher.bench.papers.heteroserve.cases import Case
-from dispatcher.bench.papers.heteroserve.results import Measured
 
 
 def rounded(measured: Measured) -> float:
@@ -15,7 +15,7 @@ def rounded(measured: Measured) -> float:
 
 
 def span(found: Sequence[Measured]) -> tuple[float, float]:
-    """Lowest and highest mean."""
+    """Lowest and highest mean, of at least one."""
     means = [rounded(one) for one in found]
     return min(means), max(means)
 
@@ -45,6 +45,6 @@ def claim(
     )
 
 
-def as_printed(measured: Measured, how: str = "{:.3g}") -> str:
+def as_printed(measured: Measured) -> str:
     """What the paper's own form came to, in words."""
-    return f"the paper's form: {how.format(measured.mean)}"
+    return f"the paper's form: {measured.mean:.3g}"

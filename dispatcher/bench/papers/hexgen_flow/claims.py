@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from dispatcher.bench.claims import Better, Claim
 from dispatcher.bench.fleets import FLEETS
+from dispatcher.bench.over_seeds import noise, span
 from dispatcher.bench.papers.hexgen_flow import reasons
 from dispatcher.bench.papers.hexgen_flow.cases import (
     ALPHA_CASES,
@@ -22,7 +23,7 @@ from dispatcher.bench.papers.hexgen_flow.cases import (
     WB_FCFS,
     Case,
 )
-from dispatcher.bench.papers.hexgen_flow.results import Measured, Results, mean, with_alpha
+from dispatcher.bench.papers.hexgen_flow.results import Results, mean, with_alpha
 from dispatcher.bench.report import Figures
 from dispatcher.simulator.workloads.chess import PAPER_STAGES
 
@@ -55,17 +56,6 @@ _EXAMPLES = (
 )
 
 
-def _span(found: Sequence[Measured]) -> tuple[float, float]:
-    """Lowest and highest mean."""
-    means = [round(one.mean, 3) for one in found]
-    return min(means), max(means)
-
-
-def _noise(found: Sequence[Measured]) -> float:
-    """The highest standard deviation over seeds."""
-    return round(max(one.deviation for one in found), 3)
-
-
 _HETERO = "traces 1-3, Hetero-1 and Hetero-2, 0.5 and 1.0 queries/s"
 
 
@@ -79,8 +69,8 @@ def _end_to_end(results: Results) -> Iterable[Claim]:
             _HETERO,
             "ratio",
             p95,
-            _span(scales),
-            spread=_noise(scales),
+            span(scales),
+            spread=noise(scales),
             note=reasons.P95[name],
         )
         throughputs = [results.throughputs(case, name) for case in HETERO_CASES]
@@ -90,8 +80,8 @@ def _end_to_end(results: Results) -> Iterable[Claim]:
             _HETERO,
             "ratio",
             throughput,
-            _span(throughputs),
-            spread=_noise(throughputs),
+            span(throughputs),
+            spread=noise(throughputs),
             note=reasons.THROUGHPUT[name],
         )
     for name, case, theirs, ours in _EXAMPLES:
@@ -103,7 +93,7 @@ def _end_to_end(results: Results) -> Iterable[Claim]:
             "ratio",
             round(theirs / ours, 3),
             round(found.mean, 3),
-            spread=_noise([found]),
+            spread=noise([found]),
             note=f"measured scales: {name} {results.mean(case, name, SCALE):.2f}, HexGen-Flow"
             f" {results.mean(case, OURS, SCALE):.2f}",
         )
@@ -112,7 +102,7 @@ def _end_to_end(results: Results) -> Iterable[Claim]:
 def _homogeneous(results: Results) -> Iterable[Claim]:
     for name, claimed in zip(BASELINES, (1.326, 1.314, 1.286), strict=True):
         found = [results.scales(case, name) for case in HOMO_CASES]
-        low, high = _span(found)
+        low, high = span(found)
         yield Claim(
             f"homogeneous-{name}",
             f"highest P95 ratio against {name} on four equal engines",
@@ -120,7 +110,7 @@ def _homogeneous(results: Results) -> Iterable[Claim]:
             "ratio",
             claimed,
             high,
-            spread=_noise(found),
+            spread=noise(found),
             note=f"over the settings {low} to {high}; {reasons.HOMOGENEOUS}",
         )
 
@@ -133,8 +123,8 @@ def _elsewhere(results: Results) -> Iterable[Claim]:
         "MAC-SQL on Spider (trace 4); " + FLEETS["mac-sql"].note,
         "ratio",
         (1.340, 1.383),
-        _span(found),
-        spread=_noise(found),
+        span(found),
+        spread=noise(found),
         note=reasons.MAC_SQL,
     )
     for tenant, scale in TENANTS:
@@ -150,8 +140,8 @@ def _elsewhere(results: Results) -> Iterable[Claim]:
             f" {scale:g} for this one",
             "ratio",
             (1.279, 1.357),
-            _span(of_tenant),
-            spread=_noise(of_tenant),
+            span(of_tenant),
+            spread=noise(of_tenant),
             note=reasons.TENANTS,
         )
 
@@ -167,12 +157,12 @@ def _ablations(results: Results) -> Iterable[Claim]:
         _HETERO,
         "ratio",
         (1.105, 1.348),
-        _span(balance),
-        spread=_noise(balance),
+        span(balance),
+        spread=noise(balance),
         note=reasons.BALANCE,
     )
     queue = [results.scales(case, WB_FCFS) for case in HETERO_CASES]
-    low, high = _span(queue)
+    low, high = span(queue)
     yield Claim(
         "queue-against-fcfs",
         "highest P95 ratio of WB+FCFS over WB+PQ",
@@ -180,7 +170,7 @@ def _ablations(results: Results) -> Iterable[Claim]:
         "ratio",
         1.48,
         high,
-        spread=_noise(queue),
+        spread=noise(queue),
         note=f"over the settings {low} to {high}; {reasons.QUEUE}",
     )
 

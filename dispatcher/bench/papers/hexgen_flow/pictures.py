@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dispatcher.bench.paper_pictures import grouped_bars
 from dispatcher.bench.papers.hexgen_flow.cases import (
     ALPHA_CASES,
     ALPHAS,
@@ -42,12 +43,17 @@ def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
 
 def _scales(figure: Any, plays: _Plays) -> None:
     axes = figure.subplots()
-    width = 0.8 / len(_COMPARED)
-    for number, name in enumerate(_COMPARED):
-        values = [plays[c.label, SEATS, policy_named(name).label][SCALE] for c in HETERO_CASES]
-        places = [place - 0.4 + width * (number + 0.5) for place in range(len(values))]
-        colour = line_of(name).get("color")
-        axes.bar(places, values, width * 0.92, label=name, color=colour)
+    grouped_bars(
+        axes,
+        [
+            (
+                name,
+                [plays[c.label, SEATS, policy_named(name).label][SCALE] for c in HETERO_CASES],
+                {"color": line_of(name).get("color")},
+            )
+            for name in _COMPARED
+        ],
+    )
     labels = [
         f"{c.trace}\n{c.fleet.removeprefix('hetero-')} · {c.rate_per_s:g}/s" for c in HETERO_CASES
     ]

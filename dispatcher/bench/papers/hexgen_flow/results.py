@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dispatcher.bench.claims import ExperimentOptions
+from dispatcher.bench.over_seeds import Measured
 from dispatcher.bench.papers.hexgen_flow.cases import (
     ALPHA,
     ALPHA_CASES,
@@ -99,14 +99,6 @@ def _asked() -> tuple[tuple[Case, PolicyChoice], ...]:
         *((case, policy_named(name)) for case in SEATS_CASES for name in (*EVERY, WB_FCFS)),
     ]
     return tuple(dict.fromkeys(pairs))
-
-
-class Measured:
-    """A figure, once for each seed."""
-
-    def __init__(self, values: Sequence[float]) -> None:
-        self.mean = mean(values)
-        self.deviation = statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 class Results:

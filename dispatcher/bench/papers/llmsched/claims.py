@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dispatcher.bench.claims import Better, Claim
+from dispatcher.bench.over_seeds import Measured, means_told, noise, span
 from dispatcher.bench.papers.llmsched import experiments as of
 from dispatcher.bench.papers.llmsched import reasons
 from dispatcher.bench.papers.llmsched.cases import RATE_PER_S, Case, Contender
-from dispatcher.bench.papers.llmsched.results import Measured, Results
+from dispatcher.bench.papers.llmsched.results import JCT, Results
 
 CUTS: Mapping[str, tuple[float, float]] = {
     "mixed": (0.36, 0.79),
@@ -45,14 +46,9 @@ def _rounded(measured: Measured) -> float:
     return round(measured.mean, 3)
 
 
-def _span(found: Iterable[Measured]) -> tuple[float, float]:
-    means = [_rounded(one) for one in found]
-    return min(means), max(means)
-
-
 def _told(results: Results, case: Case, contenders: Iterable[Contender]) -> str:
     """Mean completion times, in words."""
-    return ", ".join(f"{one.label} {results.measured(case, one).mean:.1f} s" for one in contenders)
+    return ", ".join(f"{one.label} {results.mean(case, one, JCT):.1f} s" for one in contenders)
 
 
 def _note(*parts: str) -> str:
@@ -61,15 +57,15 @@ def _note(*parts: str) -> str:
 
 def _cuts(results: Results) -> Iterable[Claim]:
     for case in of.MAIN_CASES:
-        cuts = {one: results.cut(case, of.LLMSCHED, one) for one in of.BASELINES}
+        cuts = {one: results.cut(case, of.LLMSCHED, one, JCT) for one in of.BASELINES}
         yield Claim(
             f"cut-{case.mix}",
             "part of baselines' mean job completion time that llmsched saves, least and most",
             case.label,
             "share",
             CUTS[case.mix],
-            _span(cuts.values()),
-            spread=round(max(one.deviation for one in cuts.values()), 3),
+            span(cuts.values()),
+            spread=noise(cuts.values()),
             note=_note(
                 _told(results, case, (of.LLMSCHED, *of.BASELINES)),
                 "Decima, a trained policy, is left out",
@@ -95,7 +91,7 @@ def _cuts(results: Results) -> Iterable[Claim]:
 def _floors(results: Results) -> Iterable[Claim]:
     for case in of.MAIN_CASES:
         if case.mix in FLOOR_MIXES:
-            cuts = [results.cut(case, of.LLMSCHED, one) for one in of.BASELINES]
+            cuts = [results.cut(case, of.LLMSCHED, one, JCT) for one in of.BASELINES]
             yield Claim(
                 f"floor-best-{case.mix}",
                 "part of the best baseline's mean job completion time that llmsched saves",
@@ -103,25 +99,25 @@ def _floors(results: Results) -> Iterable[Claim]:
                 "share",
                 0.0,
                 min(_rounded(one) for one in cuts),
-                spread=round(max(one.deviation for one in cuts), 3),
+                spread=noise(cuts),
                 note="a floor, not the paper's number: no baseline is better",
             )
-        both = [results.cut(case, of.LLMSCHED, one) for one in (of.FCFS, of.FAIR)]
+        both = [results.cut(case, of.LLMSCHED, one, JCT) for one in (of.FCFS, of.FAIR)]
         yield Claim(
             f"floor-fcfs-fair-{case.mix}",
             "part of FCFS's and Fair's mean job completion time that llmsched saves",
             case.label,
             "share",
             FLOOR,
-            _span(both),
-            spread=round(max(one.deviation for one in both), 3),
+            span(both),
+            spread=noise(both),
             note=_note("a floor, not the paper's number", reasons.FLOOR),
         )
 
 
 def _counts(results: Results) -> Iterable[Claim]:
     cases = sorted({*of.COUNT_CASES, of.MIXED}, key=lambda case: case.jobs)
-    cuts = {case: results.cut(case, of.LLMSCHED, of.FCFS) for case in cases}
+    cuts = {case: results.cut(case, of.LLMSCHED, of.FCFS, JCT) for case in cases}
     first, last = cases[0], cases[-1]
     yield Claim(
         "jobs",
@@ -165,7 +161,7 @@ def _ablations(results: Results) -> Iterable[Claim]:
         ("uncertainty", of.NO_UNCERTAINTY, NO_UNCERTAINTY, reasons.UNCERTAINTY),
     ):
         for case in of.MAIN_CASES:
-            excess = results.excess(case, without, of.LLMSCHED)
+            excess = results.excess(case, without, of.LLMSCHED, JCT)
             yield Claim(
                 f"no-{name}-{case.mix}",
                 f"mean job completion time of {without.label}, above llmsched's",
@@ -179,7 +175,7 @@ def _ablations(results: Results) -> Iterable[Claim]:
 
 
 def _sensitivity(results: Results) -> Iterable[Claim]:
-    times = {point: results.measured(of.GRID_CASE, one).mean for point, one in of.GRID.items()}
+    times = {point: results.mean(of.GRID_CASE, one, JCT) for point, one in of.GRID.items()}
     none = times[0.0, of.RATIOS[0]]
     by_epsilon = {
         epsilon: min(jct for (e, _), jct in times.items() if e == epsilon)
@@ -224,8 +220,8 @@ def _rates(results: Results) -> Iterable[Claim]:
             (one for one in (*of.RATE_CASES, case) if one.mix == case.mix),
             key=lambda one: one.rate_per_s,
         )
-        times = [results.measured(one, of.LLMSCHED).mean for one in cases]
-        cuts = {one: results.cut(one, of.LLMSCHED, of.FCFS) for one in cases}
+        times = [results.mean(one, of.LLMSCHED, JCT) for one in cases]
+        cuts = {one: results.cut(one, of.LLMSCHED, of.FCFS, JCT) for one in cases}
         yield Claim(
             f"rate-{case.mix}",
             "mean job completion time under llmsched at the highest rate over that at the lowest",
@@ -250,17 +246,18 @@ def _variants(results: Results) -> Iterable[Claim]:
         ("by-time", of.BY_TIME, "with time along the critical path for work", reasons.BY_TIME),
         ("paper", of.PAPER, "as printed: by time, by counts, no turns of the overdue", ""),
     ):
-        excess = [results.excess(case, other, of.LLMSCHED) for case in of.MAIN_CASES]
-        told = ", ".join(
-            f"{case.mix} {one.mean:.3f}" for case, one in zip(of.MAIN_CASES, excess, strict=True)
-        )
+        excess = [results.excess(case, other, of.LLMSCHED, JCT) for case in of.MAIN_CASES]
         yield Claim(
             f"variant-{name}",
             f"mean job completion time {what}, above llmsched's",
             "all four mixes as in the main cases",
             "share",
             0.0,
-            _span(excess),
-            spread=round(max(one.deviation for one in excess), 3),
-            note=_note("not the paper's number", told, reason),
+            span(excess),
+            spread=noise(excess),
+            note=_note(
+                "not the paper's number",
+                means_told(excess, (case.mix for case in of.MAIN_CASES), ".3f"),
+                reason,
+            ),
         )

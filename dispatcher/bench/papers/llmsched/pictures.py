@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
+from dispatcher.bench.paper_pictures import Plays, drawing, grouped_bars
 from dispatcher.bench.papers.llmsched import experiments as of
 from dispatcher.bench.papers.llmsched.cases import Case, Contender
 from dispatcher.bench.papers.llmsched.results import JCT
-from dispatcher.bench.plots import Picture, draw_pictures, finish
+from dispatcher.bench.plots import finish
 
 _COLOURS: Mapping[str, str] = {
     of.LLMSCHED.label: "#d93025",
@@ -20,61 +19,48 @@ _COLOURS: Mapping[str, str] = {
     of.ARGUS.label: "#a178c8",
     of.CARBYNE.label: "#3ba272",
 }
-_Plays = Mapping[tuple[str, str], Mapping[str, Any]]
-"""Rows of the document by key of the case and contender."""
 
 
-def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draw what `headway bench paper llmsched` has found; the files it made.
-
-    Raises:
-        PlotsMissingError: There is no matplotlib.
-        OSError: The folder or a file cannot be written.
-    """
-    plays = {(play["case"], play["contender"]): play for play in document["plays"]}
-    pictures: Sequence[Picture] = (
-        ("llmsched-main", partial(_main, plays=plays), (9.0, 3.2)),
-        ("llmsched-variants", partial(_variants, plays=plays), (7.2, 3.2)),
-        ("llmsched-sensitivity", partial(_sensitivity, plays=plays), (9.0, 3.2)),
-    )
-    return draw_pictures(pictures, folder)
-
-
-def _jct(plays: _Plays, case: Case, contender: Contender) -> float:
+def _jct(plays: Plays, case: Case, contender: Contender) -> float:
     return float(plays[case.key, contender.label][JCT])
 
 
 def _bars(
-    axes: Any, plays: _Plays, contenders: Sequence[Contender], colours: Sequence[str | None]
+    axes: Any, plays: Plays, contenders: Sequence[Contender], colours: Sequence[str | None]
 ) -> None:
     """Completion times over llmsched's, side by side for each mix."""
-    width = 0.8 / len(contenders)
-    for number, (one, colour) in enumerate(zip(contenders, colours, strict=True)):
-        axes.bar(
-            [place - 0.4 + width * (number + 0.5) for place in range(len(of.MAIN_CASES))],
-            [_jct(plays, case, one) / _jct(plays, case, of.LLMSCHED) for case in of.MAIN_CASES],
-            width * 0.92,
-            label=one.label,
-            color=colour,
-        )
+    ours = [_jct(plays, case, of.LLMSCHED) for case in of.MAIN_CASES]
+    theirs = [[_jct(plays, case, one) for case in of.MAIN_CASES] for one in contenders]
+    grouped_bars(
+        axes,
+        [
+            (one.label, [a / b for a, b in zip(times, ours, strict=True)], {"color": colour})
+            for one, times, colour in zip(contenders, theirs, colours, strict=True)
+        ],
+    )
     axes.set_xticks(range(len(of.MAIN_CASES)), [case.mix for case in of.MAIN_CASES])
     axes.set(ylabel="mean completion time, llmsched = 1")
 
 
-def _main(figure: Any, plays: _Plays) -> None:
+def _main(figure: Any, plays: Plays) -> None:
     axes = figure.subplots()
     contenders = (of.LLMSCHED, *of.BASELINES)
     _bars(axes, plays, contenders, [_COLOURS[one.label] for one in contenders])
     finish(axes)
 
 
-def _variants(figure: Any, plays: _Plays) -> None:
+def _variants(figure: Any, plays: Plays) -> None:
     axes = figure.subplots()
-    _bars(axes, plays, (of.LLMSCHED, *of.VARIANTS), [_COLOURS[of.LLMSCHED.label], *[None] * 5])
+    _bars(
+        axes,
+        plays,
+        (of.LLMSCHED, *of.VARIANTS),
+        [_COLOURS[of.LLMSCHED.label], *[None] * len(of.VARIANTS)],
+    )
     finish(axes)
 
 
-def _sensitivity(figure: Any, plays: _Plays) -> None:
+def _sensitivity(figure: Any, plays: Plays) -> None:
     left, middle, right = figure.subplots(1, 3)
     ratios = [ratio for ratio in of.RATIOS if all((e, ratio) in of.GRID for e in of.EPSILONS[1:])]
     for ratio in ratios:
@@ -101,3 +87,10 @@ def _sensitivity(figure: Any, plays: _Plays) -> None:
         right.plot([case.jobs for case in counts], times, marker="o", label=one.label, **style)
     right.set(xlabel="jobs, mixed", ylabel="mean completion time, s")
     finish(right)
+
+
+draw = drawing(
+    ("llmsched-main", _main, (9.0, 3.2)),
+    ("llmsched-variants", _variants, (7.2, 3.2)),
+    ("llmsched-sensitivity", _sensitivity, (9.0, 3.2)),
+)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from dispatcher.bench.claims import Better, Claim
+from dispatcher.bench.over_seeds import Measured, noise, span
 from dispatcher.bench.papers.tempo import experiments as of
 from dispatcher.bench.papers.tempo import reasons
 from dispatcher.bench.papers.tempo.cases import Case, Contender
-from dispatcher.bench.papers.tempo.results import GAIN, GOODPUT, TOKENS, Measured, Results, drop
+from dispatcher.bench.papers.tempo.results import GAIN, GOODPUT, TOKENS, Results, drop
 from dispatcher.bench.report import Figures
 
 CROWDED = 0.5
@@ -29,17 +30,6 @@ def claims_of(results: Results) -> list[Claim]:
         *_parts(results),
         *_robustness(results),
     ]
-
-
-def span(found: Sequence[Measured]) -> tuple[float, float]:
-    """Lowest and highest mean."""
-    means = [round(one.mean, 3) for one in found]
-    return min(means), max(means)
-
-
-def noise(found: Sequence[Measured]) -> float:
-    """The highest standard deviation over seeds."""
-    return round(max(one.deviation for one in found), 3)
 
 
 def attained(results: Results, case: Case, contender: Contender) -> float:

@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
+from dispatcher.bench.paper_pictures import Plays, drawing, grouped_bars
 from dispatcher.bench.papers.tempo import experiments as of
 from dispatcher.bench.papers.tempo.cases import Case, Contender
 from dispatcher.bench.papers.tempo.results import GAIN, GOODPUT
 from dispatcher.bench.papers.tempo.scoring import WINDOW_S
-from dispatcher.bench.plots import Picture, draw_pictures, finish, line_of
+from dispatcher.bench.plots import finish, legend_outside, line_of
 
 _SMOOTHED = 3
 """Windows of gain over time that a point stands for."""
 _LENGTHS = {"tempo": "chatbot", "tempo-long": "long answers"}
-_Plays = Mapping[tuple[str, str], Mapping[str, Any]]
-"""Rows of the document by key of the case and contender."""
-
-
-def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draw what `headway bench paper tempo` has found; the files it made.
-
-    Raises:
-        PlotsMissingError: There is no matplotlib.
-        OSError: The folder or a file cannot be written.
-    """
-    plays = {(play["case"], play["contender"]): play for play in document["plays"]}
-    pictures: Sequence[Picture] = (
-        ("tempo-hour", partial(_hour, plays=plays), (9.0, 3.4)),
-        ("tempo-goodput", partial(_goodput, plays=plays), (9.0, 3.4)),
-        ("tempo-classes", partial(_classes, plays=plays), (9.0, 3.2)),
-        ("tempo-readings", partial(_readings, plays=plays), (9.0, 3.2)),
-        ("tempo-robustness", partial(_robustness, plays=plays), (9.0, 3.2)),
-    )
-    return draw_pictures(pictures, folder)
 
 
 def _style(contender: Contender) -> dict[str, Any]:
@@ -48,11 +27,11 @@ def _style(contender: Contender) -> dict[str, Any]:
     return style
 
 
-def _row(plays: _Plays, case: Case, contender: Contender) -> Mapping[str, Any]:
+def _row(plays: Plays, case: Case, contender: Contender) -> Mapping[str, Any]:
     return plays[case.key, contender.label]
 
 
-def _hour(figure: Any, plays: _Plays) -> None:
+def _hour(figure: Any, plays: Plays) -> None:
     panels = figure.subplots(1, len(of.HOUR_CASES))
     for axes, case in zip(panels, of.HOUR_CASES, strict=True):
         for contender in (*of.COMPARED, of.VTC, of.SLACK, of.PRECISE):
@@ -70,7 +49,7 @@ def _hour(figure: Any, plays: _Plays) -> None:
         finish(axes, legend=axes is panels[0])
 
 
-def _goodput(figure: Any, plays: _Plays) -> None:
+def _goodput(figure: Any, plays: Plays) -> None:
     left, right = figure.subplots(1, 2)
     loads = sorted(of.LOAD_CASES, key=lambda case: case.load)
     for contender in (*of.COMPARED, of.SLACK):
@@ -92,27 +71,29 @@ def _goodput(figure: Any, plays: _Plays) -> None:
 
 def _bars(
     axes: Any,
-    plays: _Plays,
+    plays: Plays,
     cases: Sequence[Case],
     figure_name: str,
     names: Sequence[str],
     *contenders: Contender,
 ) -> None:
     compared = contenders or of.COMPARED
-    width = 0.8 / len(compared)
-    for number, contender in enumerate(compared):
-        axes.bar(
-            [place - 0.4 + width * (number + 0.5) for place in range(len(cases))],
-            [_row(plays, case, contender)[figure_name] for case in cases],
-            width * 0.92,
-            label=contender.label,
-            color=line_of(contender.label).get("color"),
-        )
+    grouped_bars(
+        axes,
+        [
+            (
+                contender.label,
+                [_row(plays, case, contender)[figure_name] for case in cases],
+                {"color": line_of(contender.label).get("color")},
+            )
+            for contender in compared
+        ],
+    )
     axes.set_xticks(range(len(cases)), names, fontsize=7)
     finish(axes, legend=False)
 
 
-def _classes(figure: Any, plays: _Plays) -> None:
+def _classes(figure: Any, plays: Plays) -> None:
     panels = figure.subplots(1, 3)
     shown = (
         ("latency", "ttft_s", "chat: first token, s"),
@@ -133,7 +114,7 @@ def _classes(figure: Any, plays: _Plays) -> None:
         finish(axes, legend=False)
 
 
-def _readings(figure: Any, plays: _Plays) -> None:
+def _readings(figure: Any, plays: Plays) -> None:
     left, right = figure.subplots(1, 2)
     contenders = (of.TEMPO, *of.VARIANTS)
     for axes, name, label in (
@@ -150,7 +131,7 @@ def _readings(figure: Any, plays: _Plays) -> None:
         finish(axes, legend=False)
 
 
-def _robustness(figure: Any, plays: _Plays) -> None:
+def _robustness(figure: Any, plays: Plays) -> None:
     scales, mixes, bursts = figure.subplots(1, 3)
     by_scale = sorted((of.MAIN, *of.SCALE_CASES), key=lambda case: case.slo_scale)
     _bars(scales, plays, by_scale, GOODPUT, [f"{case.slo_scale:g}" for case in by_scale])
@@ -162,6 +143,13 @@ def _robustness(figure: Any, plays: _Plays) -> None:
     by_burst = (of.MAIN, *of.BURST_CASES)
     _bars(bursts, plays, by_burst, GAIN, [case.arrivals for case in by_burst])
     bursts.set(xlabel="arrivals", ylabel="service gain per second")
-    figure.legend(
-        *scales.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8
-    )
+    legend_outside(figure, scales)
+
+
+draw = drawing(
+    ("tempo-hour", _hour, (9.0, 3.4)),
+    ("tempo-goodput", _goodput, (9.0, 3.4)),
+    ("tempo-classes", _classes, (9.0, 3.2)),
+    ("tempo-readings", _readings, (9.0, 3.2)),
+    ("tempo-robustness", _robustness, (9.0, 3.2)),
+)
