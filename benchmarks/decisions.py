@@ -3,7 +3,8 @@
 Per policy: the time of each kind of event in the coordinator, which is all that stands between a
 call's arrival and its place in a queue, and between a free seat and the next call. An arrival's
 time has the routing in it, an attempt's end the selection of the next call; routing and selection
-are timed by themselves, too. Process time, so that other processes do not count.
+are timed by themselves, too. Process time, so that other processes do not count; Python's cycle
+collector runs as seldom as it does in a gateway.
 
     python benchmarks/decisions.py [--engines 64] [--waiting 5000] [--events 2000] [--json FILE]
 """
@@ -11,7 +12,6 @@ are timed by themselves, too. Process time, so that other processes do not count
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import random
 import sys
@@ -22,6 +22,7 @@ from typing import Any
 
 from dispatcher import catalog
 from dispatcher.bench.provenance import provenance
+from dispatcher.collector import GATEWAY_OBJECTS, leave_out_what_is_here, seldom_collecting
 from dispatcher.core import events as ev
 from dispatcher.core.commands import Dispatch
 from dispatcher.core.coordinator import Coordinator, Limits
@@ -159,8 +160,9 @@ def _time_method(owner: Any, name: str, times_s: list[float]) -> None:
 def measured(policy: str, engines: int, waiting: int, events: int, seed: int) -> dict[str, Any]:
     """P50 and P99 of each kind, milliseconds; `null` where a policy never does it."""
     bench = Bench(policy, engines, waiting, seed)
-    gc.collect()
-    bench.turn_over(events)
+    with seldom_collecting(GATEWAY_OBJECTS):
+        leave_out_what_is_here()
+        bench.turn_over(events)
     found: dict[str, Any] = {"policy": policy}
     for kind, times_s in bench.times_s.items():
         ordered = sorted(times_s)

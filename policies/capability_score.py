@@ -35,7 +35,7 @@ from typing import Literal
 
 from dispatcher.core.events import CallArrived, Dispatched, Event
 from dispatcher.core.gpu_profiles import Capability
-from dispatcher.core.types import Task
+from dispatcher.core.types import InstanceId, Task
 from dispatcher.core.views import FleetView, InstanceView
 
 Regime = Literal["short", "medium", "long", "bimodal"]
@@ -56,7 +56,7 @@ _LOW_TOKENS, _HIGH_TOKENS = 128, 2048
 _FLIP_WINDOWS = 4
 """Windows among which the median may flip."""
 _KEPT = 1024
-"""Kinds of hardware whose scores are remembered."""
+"""Engines whose scores are remembered, in each regime."""
 
 
 def regime_of(prompt_tokens: float) -> Regime:
@@ -153,9 +153,9 @@ class CapabilityScore:
 
     Example:
         >>> from types import SimpleNamespace as Fake
-        >>> def engine(capability):
-        ...     return Fake(spec=Fake(capability=capability))
-        >>> h100, unknown = engine(Capability(989.4, 80.0, 3.35)), engine(None)
+        >>> def engine(name, capability):
+        ...     return Fake(spec=Fake(instance_id=name, capability=capability))
+        >>> h100, unknown = engine("a", Capability(989.4, 80.0, 3.35)), engine("b", None)
         >>> known, mean = CapabilityScore(PromptWindow()).log_kappas([h100, unknown], 400)
         >>> known == mean, round(known, 2)
         (True, 4.44)
@@ -164,7 +164,8 @@ class CapabilityScore:
     def __init__(self, window: PromptWindow, regime: RegimeChoice = "auto") -> None:
         self.window = window
         self._regime = regime
-        self._logs: dict[tuple[Capability, Regime], float] = {}
+        #: by regime: of an engine as it was last seen
+        self._logs: dict[Regime, dict[InstanceId, tuple[Capability, float]]] = {}
 
     def regime_for(self, prompt_tokens: int) -> Regime:
         """Whose exponents weigh a call with such a prompt; never `bimodal`."""
@@ -174,6 +175,7 @@ class CapabilityScore:
     def log_kappas(self, instances: Sequence[InstanceView], prompt_tokens: int) -> list[float]:
         """Logarithms of kappa; those of unknown hardware are ln of the mean of the others."""
         regime = self.regime_for(prompt_tokens)
+        logs = self._logs.setdefault(regime, {})
         found: list[float | None] = []
         unknown = 0
         for instance in instances:
@@ -182,17 +184,22 @@ class CapabilityScore:
                 unknown += 1
                 found.append(None)
             else:
-                log = self._logs.get((capability, regime))
-                found.append(self._learn(capability, regime) if log is None else log)
+                # by identity: to compare and to hash three numbers is dearer than all else here
+                known = logs.get(instance.spec.instance_id)
+                if known is None or known[0] is not capability:
+                    known = self._learn(instance.spec.instance_id, capability, regime)
+                found.append(known[1])
         if not unknown:
             return [log for log in found if log is not None]
         told = [math.exp(log) for log in found if log is not None]
         mean = math.log(sum(told) / len(told)) if told else 0.0
         return [mean if log is None else log for log in found]
 
-    def _learn(self, capability: Capability, regime: Regime) -> float:
-        if len(self._logs) >= _KEPT:
-            self._logs.clear()
-        log = math.log(kappa(capability, EXPONENTS[regime]))
-        self._logs[capability, regime] = log
-        return log
+    def _learn(
+        self, instance_id: InstanceId, capability: Capability, regime: Regime
+    ) -> tuple[Capability, float]:
+        logs = self._logs[regime]
+        if len(logs) >= _KEPT:
+            logs.clear()
+        known = logs[instance_id] = (capability, math.log(kappa(capability, EXPONENTS[regime])))
+        return known

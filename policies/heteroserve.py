@@ -69,6 +69,8 @@ class _Open(NamedTuple):
     depth: float
     """q, in seconds or calls."""
     engine: InstanceView
+    limit_tokens: int | None
+    """That it keeps safely; `None`: unknown."""
 
 
 class HeteroServe:
@@ -171,26 +173,23 @@ class HeteroServe:
         per_unit = self._dampening / limit
         weights = [log - per_unit * one.depth for log, one in zip(logs, kept, strict=True)]
         if self._memory > 0.0:
-            used = [self._memory * self._used(engine) for engine in engines]
-            weights = [weight - of_it for weight, of_it in zip(weights, used, strict=True)]
+            mu = self._memory
+            weights = [w - mu * _used(one) for w, one in zip(weights, kept, strict=True)]
         return self._choice.pick([engine.spec.instance_id for engine in engines], weights)
-
-    def _used(self, engine: InstanceView) -> float:
-        """Share of its memory that calls keep, of its seats where nobody knows what it holds."""
-        limit = self._limits.tokens(engine.spec)
-        return (
-            engine.seats_in_use / engine.seats if limit is None else engine.in_flight_tokens / limit
-        )
 
     def _open(
         self, candidates: Sequence[InstanceView], limit: float, fleet: FleetView, now_s: float
     ) -> list[_Open]:
         """Engines that are not full, with their queues."""
+        limit_of = self._limits.tokens
         if self._feedback == "none":
-            return [_Open(0.0, engine) for engine in candidates]
-        of = self._depth.of
-        found = [_Open(of(engine, fleet, now_s, limit), engine) for engine in candidates]
-        return [one for one in found if one.depth < limit]
+            return [_Open(0.0, engine, limit_of(engine.spec)) for engine in candidates]
+        depths = self._depth.each(candidates, fleet, now_s, limit)
+        return [
+            _Open(depth, engine, limit_of(engine.spec))
+            for depth, engine in zip(depths, candidates, strict=True)
+            if depth < limit
+        ]
 
     def _fitting(
         self,
@@ -200,19 +199,19 @@ class HeteroServe:
         context_p90: float,
     ) -> list[_Open]:
         """Those of them that admit the call's bin (Eq. 4), or hold at least the call itself."""
-        limit_of = self._limits.tokens
-        limits = [limit_of(one.engine.spec) for one in open_to]
         spec = call.spec
         context = spec.prompt_tokens * spec.prompts + call.length.expected_tokens * spec.seats
         for least in (context_p90, context):
-            kept = [
-                one
-                for one, limit in zip(open_to, limits, strict=True)
-                if limit is None or limit >= least
-            ]
+            kept = [one for one in open_to if one.limit_tokens is None or one.limit_tokens >= least]
             if kept:
                 return kept
-        every = [limit_of(engine.spec) for engine in candidates]
+        every = [self._limits.tokens(engine.spec) for engine in candidates]
         if any(limit is None or limit >= context for limit in every):
             return []  # one that is full now holds it
         return open_to
+
+
+def _used(one: _Open) -> float:
+    """Share of its memory that calls keep, of its seats where nobody knows what it holds."""
+    engine, limit = one.engine, one.limit_tokens
+    return engine.seats_in_use / engine.seats if limit is None else engine.in_flight_tokens / limit

@@ -12,6 +12,7 @@ figures are as of the last epoch, so that the calls of one epoch all see the sam
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import Literal
 
@@ -25,7 +26,7 @@ Counters = Literal["instant", "snapshot"]
 
 
 class QueueDepth:
-    """q of an engine: O(1), and O(N) once an epoch with `snapshot`.
+    """q of engines: O(1) for each, and O(N) once an epoch with `snapshot`.
 
     Args:
         measure: What is counted, seconds or calls.
@@ -38,11 +39,13 @@ class QueueDepth:
         >>> engine = Fake(spec=Fake(instance_id="i"), queued=3, gauges=Fake(waiting=2))
         >>> fleet = Fake(instances={"i": engine})
         >>> now, epoch = QueueDepth("requests"), QueueDepth("requests", "snapshot")
-        >>> epoch.of(engine, fleet, 0.0)
-        5.0
+        >>> epoch.each([engine], fleet, 0.0)
+        [5.0]
         >>> engine.queued = 0
-        >>> now.of(engine, fleet, 0.05), epoch.of(engine, fleet, 0.05), epoch.of(engine, fleet, 0.1)
-        (2.0, 5.0, 2.0)
+        >>> now.each([engine], fleet, 0.05), epoch.each([engine], fleet, 0.05)
+        ([2.0], [5.0])
+        >>> epoch.each([engine], fleet, 0.1)
+        [2.0]
     """
 
     def __init__(
@@ -60,25 +63,39 @@ class QueueDepth:
         self._taken_s = float("-inf")
         self._as_of: dict[InstanceId, float] = {}
 
-    def of(
-        self, instance: InstanceView, fleet: FleetView, now_s: float, enough: float = inf
-    ) -> float:
-        """Seconds, or calls; at least 0. From `enough` on it is not looked how much more it is."""
+    def each(
+        self,
+        instances: Sequence[InstanceView],
+        fleet: FleetView,
+        now_s: float,
+        enough: float = inf,
+    ) -> list[float]:
+        """Of each in its turn: seconds, or calls; at least 0.
+
+        From `enough` on it is not looked how much more it is.
+        """
         if not self._snapshot:
-            return self._read(instance, fleet, now_s, enough)
+            return self._read(instances, fleet, now_s, enough)
         if now_s >= self._taken_s + self._epoch_s:
             self._taken_s = now_s
-            self._as_of = {i: self._read(e, fleet, now_s, inf) for i, e in fleet.instances.items()}
+            read = self._read(list(fleet.instances.values()), fleet, now_s, inf)
+            self._as_of = dict(zip(fleet.instances, read, strict=True))
         # one that has come since is taken to be as idle as it most likely is
-        return self._as_of.get(instance.spec.instance_id, 0.0)
+        return [self._as_of.get(instance.spec.instance_id, 0.0) for instance in instances]
 
-    def _read(self, instance: InstanceView, fleet: FleetView, now_s: float, enough: float) -> float:
+    def _read(
+        self, instances: Sequence[InstanceView], fleet: FleetView, now_s: float, enough: float
+    ) -> list[float]:
         if self._measure == "requests":
-            return float(instance.queued + instance.gauges.waiting)
-        ahead_s = fleet.prefill_ahead_s(instance)
-        if self._measure == "prefill" or ahead_s >= enough:
-            return ahead_s
-        full = instance.seats_in_use >= instance.seats
-        if not full and self._admission is not None:
-            full = not self._admission.open_seats(instance, now_s)
-        return max(ahead_s, seat_wait_s(instance, fleet, full=full))
+            return [float(instance.queued + instance.gauges.waiting) for instance in instances]
+        found = [fleet.prefill_ahead_s(instance) for instance in instances]
+        if self._measure == "prefill":
+            return found
+        for at, instance in enumerate(instances):
+            if found[at] < enough:
+                full = instance.seats_in_use >= instance.seats
+                if not full and self._admission is not None:
+                    full = not self._admission.open_seats(instance, now_s)
+                if full or instance.queued:
+                    found[at] = max(found[at], seat_wait_s(instance, fleet, full=full))
+        return found

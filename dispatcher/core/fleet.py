@@ -45,6 +45,8 @@ class Fleet:
         self._fits: dict[tuple[object, ...], tuple[int, frozenset[InstanceId]]] = {}
         #: candidate set -> the longest context among them
         self._longest: dict[frozenset[InstanceId], int] = {}
+        #: candidate set -> those of them that are up and not draining
+        self._up: dict[frozenset[InstanceId], tuple[Instance, ...]] = {}
         self.now_s = 0.0
 
     # --- membership ---
@@ -81,10 +83,11 @@ class Fleet:
         self.changed()
 
     def changed(self) -> None:
-        """An instance came, went or serves other things: what was worked out is stale."""
+        """An instance came, went, takes no more or serves other things: all worked out is stale."""
         self._means.clear()
         self._fits.clear()
         self._longest.clear()
+        self._up.clear()
 
     def candidates(self, spec: CallSpec) -> frozenset[InstanceId]:
         """Instances that can serve the call, up or not.
@@ -116,13 +119,18 @@ class Fleet:
         longest = max((i.spec.max_model_len for i in serving), default=0)
         return frozenset(i.instance_id for i in serving if i.spec.max_model_len == longest)
 
-    def available(self, call: Call) -> list[Instance]:
+    def available(self, call: Call) -> tuple[Instance, ...]:
         """Candidates that can take the call now; those where it failed only if no other can."""
         able = call.candidates
-        up = [i for i in self._all.values() if i.up and not i.draining and i.instance_id in able]
+        up = self._up.get(able)
+        if up is None:
+            if len(self._up) >= _MEANS_BOUND:
+                self._up.clear()
+            up = tuple(i for i in self._all.values() if i.available and i.instance_id in able)
+            self._up[able] = up
         if not call.avoid:
             return up
-        return [i for i in up if i.instance_id not in call.avoid] or up
+        return tuple(i for i in up if i.instance_id not in call.avoid) or up
 
     # --- FleetView ---
 
@@ -161,9 +169,8 @@ class Fleet:
         """
         # asked for every candidate of every call: kept flat
         own = self._all[instance.spec.instance_id]
-        queue = own.queue
         ahead_s = own.queued_prefill_s + own.watched_prefill_s
-        prefills = own.watched_prefills + (0 if queue is None else len(queue))
+        prefills = own.watched_prefills + own.queued
         if prefills == 0:
             ahead_s = 0.0
         elif prefills > 1:
@@ -284,11 +291,12 @@ class Fleet:
     def backlog_s(self, instance: InstanceView) -> float:
         """W = (queued t_comp + in-flight rem) / m, with m the seats."""
         own = self._all[instance.spec.instance_id]
-        tokens = own.queued_output_tokens + own.remaining_tokens
-        if tokens <= 0.0:
-            return 0.0
-        prefill_s = own.queued_prefill_s + own.pending_prefill_s
-        return (prefill_s + tokens * self.tpot_s(own)) / own.seats
+        if own.backlog_s is None:
+            tokens = own.queued_output_tokens + own.remaining_tokens
+            prefill_s = own.queued_prefill_s + own.pending_prefill_s
+            working_s = prefill_s + tokens * self.tpot_s(own) if tokens > 0.0 else 0.0
+            own.backlog_s = working_s / own.seats
+        return own.backlog_s
 
     def mean_compute_s(self, call: CallView) -> float:
         """t_comp averaged over the instances that fit (Eq. 6)."""

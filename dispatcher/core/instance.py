@@ -42,6 +42,8 @@ class Instance:
         #: them was expected to be
         self.prompt_tokens_total = self.cached_tokens_total = 0
         self.expected_cached_total = 0.0
+        #: calls in its queue
+        self.queued = 0
         self.queued_seats = 0
         self.queued_prefill_s = 0.0
         self.queued_output_tokens = 0.0
@@ -58,8 +60,9 @@ class Instance:
         self._integrated_s = 0.0
         #: when an attempt last taught its times
         self.timed_s = float("-inf")
-        #: TPOT at the present load; `None` when that has changed
+        #: TPOT and backlog at the present load; `None` when that has changed
         self.tpot_s: float | None = None
+        self.backlog_s: float | None = None
         self._attempts: dict[AttemptId, Attempt] = {}
         self.in_flight: Mapping[AttemptId, AttemptView] = MappingProxyType(self._attempts)
         self.respec(spec)
@@ -67,7 +70,7 @@ class Instance:
     def respec(self, spec: InstanceSpec) -> None:
         """Take what the instance now says of itself; learned seats are kept."""
         self.spec = spec
-        self.tpot_s = None
+        self.load_changed()
         if spec.seats is not None:
             self.controller = None
         elif self.controller is None:
@@ -87,11 +90,6 @@ class Instance:
         return self.controller.seats
 
     @property
-    def queued(self) -> int:
-        """Calls in its queue."""
-        return 0 if self.queue is None else len(self.queue)
-
-    @property
     def attempts(self) -> Mapping[AttemptId, Attempt]:
         """The coordinator's own records of what is out."""
         return self._attempts
@@ -107,9 +105,13 @@ class Instance:
             and (spec.pinned_to is None or spec.pinned_to == own.instance_id)
         )
 
+    def load_changed(self) -> None:
+        """What was worked out of its load is stale."""
+        self.tpot_s = self.backlog_s = None
+
     def integrate(self, now_s: float) -> None:
         """Bring the time integrals of the load up to now; before every change of it."""
-        self.tpot_s = None
+        self.load_changed()
         span_s = now_s - self._integrated_s
         self.running_integral += span_s * self.seats_in_use
         self.resident_integral += span_s * self.in_flight_tokens

@@ -68,6 +68,7 @@ def _loads(instance: Instance, now_s: float) -> None:
     _that(context == instance.in_flight_tokens, f"{instance.instance_id}: tokens in flight")
     watched = [a for a in attempts if a.call.spec.streaming and a.pending_prefill_s]
     _that(instance.watched_prefills == len(watched), f"{instance.instance_id}: prefills pending")
+    _that(instance.queued == len(instance.queue or ()), f"{instance.instance_id}: calls queued")
     _that(instance.queued_seats == sum(c.spec.seats for c in waiting), "seats queued for")
     sums = (
         (instance.queued_prefill_s, sum(c.queued_prefill_s for c in waiting)),

@@ -39,7 +39,7 @@ class Membership:
             tokens_total=instance.tokens_total if tokens_total is None else tokens_total,
         )
         if seats != before:
-            instance.tpot_s = None
+            instance.load_changed()
         if seats > before:
             self._placing.touch(instance)
 
@@ -56,6 +56,7 @@ class Membership:
         instance = self._fleet.get(event.instance_id)
         instance.draining = True
         instance.removing = instance.removing or event.remove
+        self._fleet.changed()
         self._placing.lost(instance)
         self.leave_when_empty(instance)
 

@@ -190,8 +190,9 @@ class Waiting:
         # the sequences of one prompt share its prefill
         call.queued_prefill_s = prefill_s * call.spec.prompts
         call.queued_output_tokens = call.remaining_tokens * seats
+        instance.queued += 1
         instance.queued_seats += seats
-        instance.tpot_s = None
+        instance.load_changed()
         instance.queued_prefill_s += call.queued_prefill_s
         instance.queued_output_tokens += call.queued_output_tokens
 
@@ -199,13 +200,14 @@ class Waiting:
         instance.queued_prefill_s -= call.queued_prefill_s
         instance.queued_output_tokens -= call.queued_output_tokens
         call.queued_prefill_s = call.queued_output_tokens = 0.0
+        instance.queued -= 1
         instance.queued_seats -= call.spec.seats
-        instance.tpot_s = None
+        instance.load_changed()
 
     def _empty(self, instance: Instance) -> None:
         instance.queued_prefill_s = instance.queued_output_tokens = 0.0
-        instance.queued_seats = 0
-        instance.tpot_s = None
+        instance.queued = instance.queued_seats = 0
+        instance.load_changed()
 
     def _take_out(self, call: Call) -> None:
         if call.place is Place.QUEUED:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
+from dispatcher.collector import GATEWAY_OBJECTS, leave_out_what_is_here, seldom_collecting
 from dispatcher.config import Settings, reload_settings
 from dispatcher.core.errors import ConfigurationError, HeadwayError
 from dispatcher.gateway.about import counted
@@ -28,8 +28,6 @@ log = logging.getLogger("headway")
 KEEP_ALIVE_S = 75
 """Idle client connections; above what clients and load balancers keep theirs for."""
 _BACKLOG = 4096
-_COLLECT_AT = (10_000, 10, 10)
-"""Objects that have come without going, before the collector looks for cycles among them."""
 
 
 class ListenError(HeadwayError):
@@ -55,8 +53,7 @@ class GatewayServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so; what is here by then is here to stay."""
         await super().startup(sockets)
-        gc.collect()
-        gc.freeze()
+        leave_out_what_is_here()
         if self.started and self.on_listening is not None:
             self.on_listening()
 
@@ -159,7 +156,7 @@ async def serve(
         reload = _Reload(server, configured, config_path, overrides, embedded)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         try:
-            with _rarely_collected():
+            with seldom_collecting(GATEWAY_OBJECTS):
                 await server.serve(sockets)
         finally:
             asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
@@ -204,23 +201,6 @@ def _apart(path: str | None) -> str | None:
         return None
     whole = Path(path)
     return str(whole.parent / f"{whole.stem}-embedded{whole.suffix}")
-
-
-@contextlib.contextmanager
-def _rarely_collected() -> Iterator[None]:
-    """Let the cycle collector run as seldom as the little that it finds here warrants.
-
-    A request leaves next to no cycles behind, yet the objects of those that are under way set the
-    collector off all the time: a sixth of a short request's cost, and pauses of tens of
-    milliseconds when it goes through all modules too. `GatewayServer` leaves these out of it.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(*_COLLECT_AT)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
 
 
 def _tell(

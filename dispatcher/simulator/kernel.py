@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import heapq
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-
-_COLLECT_AT = 500_000
-"""Objects that have come without going."""
 
 _Entry = tuple[float, int, Callable[..., None], tuple[Any, ...]]
 
@@ -44,14 +39,3 @@ class Kernel:
         while heap and not (until is not None and until()):
             self.now_s, _, callback, args = heapq.heappop(heap)
             callback(*args)
-
-
-@contextmanager
-def seldom_collecting() -> Iterator[None]:
-    """Let the collector look for cycles less often: hardly any come, and much stays."""
-    before = gc.get_threshold()
-    gc.set_threshold(_COLLECT_AT, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher import catalog
+from dispatcher.collector import SIMULATION_OBJECTS, seldom_collecting
 from dispatcher.core import events as ev
 from dispatcher.core.commands import (
     Abort,
@@ -37,7 +38,7 @@ from dispatcher.simulator.clients import Clients, Hints
 from dispatcher.simulator.engines import Attempt, EngineControl, EnginePlayer, Timeline
 from dispatcher.simulator.fleet import Fault, FaultKind, SimulatedEngine
 from dispatcher.simulator.inputs import check_inputs
-from dispatcher.simulator.kernel import Kernel, seldom_collecting
+from dispatcher.simulator.kernel import Kernel
 from dispatcher.simulator.prefixes import block_hashes
 from dispatcher.traces import Played, Trace, TraceCall
 from workflows.settings import TrackerSettings
@@ -116,7 +117,7 @@ def simulate(
         limits=limits,
         tracker=tracker,
     )
-    with seldom_collecting():
+    with seldom_collecting(SIMULATION_OBJECTS):
         return simulation.play(trace, faults, hints or Hints(), until_s)
 
 
