@@ -5,9 +5,9 @@ What is described here is what `docs/policies.md`, `GET /admin/policies` and err
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dispatcher.catalog.shared_parts import RoutedParams
 from dispatcher.core.ports import Ordering, Policy, Routing
@@ -88,7 +88,8 @@ class HeteroServeParams(LatencyAwareParams):
     latency_test: LatencyTest | None = Field(
         None,
         description="prefer engines where the first token would be in time: of the bin's p90 "
-        "prompt, of the call's own, or do not ask (none); takes feedback in seconds",
+        "prompt, of the call's own, or do not ask (none); only with feedback in seconds (backlog), "
+        "where null is as form has it, elsewhere none",
     )
     mode: ChoiceMode = Field(
         "argmax", description="the highest weight, a draw by weight, or smooth weighted turns"
@@ -124,6 +125,27 @@ class HeteroServeParams(LatencyAwareParams):
         description="part of what leaves a queue that is the oldest overdue call; 0: none, calls "
         "may starve",
     )
+
+    @property
+    def feedback_used(self) -> Feedback:
+        """As asked for, else as the form has it."""
+        return self.feedback or ("backlog" if self.form == "settled" else "requests")
+
+    @property
+    def latency_test_used(self) -> LatencyTest:
+        """As asked for, else as form and feedback allow."""
+        own = self.form == "settled" and self.feedback_used == "backlog"
+        return self.latency_test or ("call" if own else "none")
+
+    @model_validator(mode="after")
+    def _test_in_seconds(self) -> Self:
+        feedback = self.feedback_used
+        if self.latency_test_used != "none" and feedback != "backlog":
+            raise ValueError(
+                f"latency_test {self.latency_test}: expected none or null with feedback {feedback},"
+                " which does not tell how long a call would wait"
+            )
+        return self
 
 
 def _admission(
@@ -176,9 +198,8 @@ def _by_feedback(asked: float | None, feedback: Feedback, seconds: float, other:
 
 def _heteroserve(params: HeteroServeParams, services: PolicyServices) -> Policy:
     settled = params.form == "settled"
-    feedback: Feedback = params.feedback or ("backlog" if settled else "requests")
+    feedback = params.feedback_used
     order: QueueOrder = params.order or ("shortest-first" if settled else "fcfs")
-    latency_test: LatencyTest = params.latency_test or ("call" if settled else "none")
     admission, limits, footprints = _admission(params, services, "own")
     routing = HeteroServe(
         CapabilityScore(services.observer(PromptWindow), params.regime),
@@ -196,7 +217,7 @@ def _heteroserve(params: HeteroServeParams, services: PolicyServices) -> Policy:
         memory=_by_feedback(params.memory, feedback, _SECONDS_MEMORY, 0.0),
         queue_max=params.queue_max,
         slo_ttft_s=params.slo_ttft_s,
-        latency_test=latency_test,
+        latency_test=params.latency_test_used,
     )
     shortest = ShortestPrefill(
         slo_ttft_s=params.slo_ttft_s,

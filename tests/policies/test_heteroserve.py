@@ -361,6 +361,23 @@ def test_bad_bins_are_refused(bins):
         build(bins=bins)
 
 
+@pytest.mark.parametrize("test", ["call", "bin"])
+@pytest.mark.parametrize(
+    ("others", "feedback"),
+    [
+        ({"feedback": "requests"}, "requests"),
+        ({"feedback": "none"}, "none"),
+        ({"form": "paper"}, "requests"),
+    ],
+)
+def test_whether_in_time_is_not_asked_of_feedback_that_tells_no_seconds(test, others, feedback):
+    with pytest.raises(BadParameterError, match=f"latency_test {test}.*feedback {feedback}"):
+        build(latency_test=test, **others)
+    build(latency_test="none", **others)
+    build(**others)
+    assert build(form="paper", feedback="backlog", latency_test=test).params["latency_test"] == test
+
+
 # --- in a coordinator ---
 
 
