@@ -35,14 +35,13 @@ execution of code, the choice of the best merge) is left out: it is the same for
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
 from dispatcher.core.workflow_types import StageKind, StagePlan
+from dispatcher.simulator.workloads.compound import Application, Job
 from dispatcher.simulator.workloads.draws import lognormal
 from dispatcher.simulator.workloads.mixed import Mixed, Part, mixed
-from dispatcher.traces import TraceCall, TraceWorkflow
 
 ALONE_S_PER_TOKEN = 0.025
 """At which the published durations are those of these lengths."""
@@ -78,57 +77,44 @@ _TEXT_TOOLS = {
 """Median output tokens."""
 
 
-class _Job:
-    """A job while its calls are drawn."""
-
-    def __init__(self, random: Random) -> None:
-        self.random = random
-        self.calls: list[TraceCall] = []
-
-    def tokens(self, mean: float, sigma: float) -> int:
-        """A length around another."""
-        return max(1, round(lognormal(self.random, mean, sigma)))
-
-    def stage(
-        self,
-        name: str,
-        width: int,
-        prompt_tokens: float,
-        output_tokens: float,
-        *,
-        sigma: float,
-        after: tuple[str, ...],
-        gap_s: float = 0.0,
-        tool: str | None = None,
-    ) -> tuple[str, ...]:
-        """Calls side by side; their names."""
-        names = []
-        for _ in range(width):
-            call = TraceCall(
-                f"c{len(self.calls)}",
-                name,
-                max(1, round(prompt_tokens)),
-                self.tokens(output_tokens, sigma),
-                after,
-                gap_s,
-                tool,
-            )
-            self.calls.append(call)
-            names.append(call.call_id)
-        return tuple(names)
-
-    def workflow(self, name: str, number: int, arrival_s: float) -> TraceWorkflow:
-        """All of it."""
-        return TraceWorkflow(f"{name}-{number}", name, arrival_s, tuple(self.calls))
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceSorting:
+def _draw_sequence_sorting(job: Job) -> None:
     """Numbers split in two, sorted, merged, corrected; scores are programs."""
+    random = job.random
+    numbers = random.randint(16, 64)
+    verbosity = lognormal(random, 1.0, 0.35)
+    listed = 0.8 * numbers
+    split = job.stage(
+        "split", 1, 350 + listed, (8 + listed * 1.5) * verbosity, sigma=0.15, after=()
+    )
+    sorts: tuple[str, ...] = ()
+    for name in ("sort-1", "sort-2"):
+        half = (7 + listed * 1.6) * verbosity * lognormal(random, 1.0, 0.15)
+        sorts += job.stage(name, CANDIDATES, 500 + listed / 2, half, sigma=0.2, after=split)
+    whole = (8 + listed * 2.2) * verbosity * lognormal(random, 1.0, 0.15)
+    merged = job.stage(
+        "merge",
+        MERGES,
+        650 + 2 * listed,
+        whole,
+        sigma=0.2,
+        after=sorts,
+        gap_s=random.uniform(0.05, 0.2),
+    )
+    job.stage(
+        "correct",
+        MERGES,
+        750 + 2 * listed,
+        0.9 * whole * lognormal(random, 1.0, 0.15),
+        sigma=0.2,
+        after=merged,
+        gap_s=random.uniform(0.05, 0.2),
+    )
 
-    name: str = "sequence-sorting"
-    summary: str = "Graph of Thoughts sorts 16 to 64 numbers (LLMSched)"
-    stages: tuple[StagePlan, ...] = (
+
+SEQUENCE_SORTING = Application(
+    "sequence-sorting",
+    "Graph of Thoughts sorts 16 to 64 numbers (LLMSched)",
+    (
         StagePlan("split"),
         StagePlan("sort-1", width=CANDIDATES, after=("split",)),
         StagePlan("sort-2", width=CANDIDATES, after=("split",)),
@@ -136,200 +122,168 @@ class SequenceSorting:
         StagePlan("merge", width=MERGES, after=("score",)),
         StagePlan("score-merge", kind=StageKind.REGULAR, after=("merge",)),
         StagePlan("correct", width=MERGES, after=("score-merge",)),
-    )
-
-    def workflow(self, number: int, arrival_s: float, random: Random) -> TraceWorkflow:
-        """See `Workload`."""
-        job = _Job(random)
-        numbers = random.randint(16, 64)
-        verbosity = lognormal(random, 1.0, 0.35)
-        listed = 0.8 * numbers
-        split = job.stage(
-            "split", 1, 350 + listed, (8 + listed * 1.5) * verbosity, sigma=0.15, after=()
-        )
-        sorts: tuple[str, ...] = ()
-        for name in ("sort-1", "sort-2"):
-            half = (7 + listed * 1.6) * verbosity * lognormal(random, 1.0, 0.15)
-            sorts += job.stage(name, CANDIDATES, 500 + listed / 2, half, sigma=0.2, after=split)
-        whole = (8 + listed * 2.2) * verbosity * lognormal(random, 1.0, 0.15)
-        merged = job.stage(
-            "merge",
-            MERGES,
-            650 + 2 * listed,
-            whole,
-            sigma=0.2,
-            after=sorts,
-            gap_s=random.uniform(0.05, 0.2),
-        )
-        job.stage(
-            "correct",
-            MERGES,
-            750 + 2 * listed,
-            0.9 * whole * lognormal(random, 1.0, 0.15),
-            sigma=0.2,
-            after=merged,
-            gap_s=random.uniform(0.05, 0.2),
-        )
-        return job.workflow(self.name, number, arrival_s)
+    ),
+    _draw_sequence_sorting,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentMerging:
+def _draw_document_merging(job: Job) -> None:
     """Documents merged: drafts, aggregations of the best, corrections, each valued by a call."""
+    random = job.random
+    documents = lognormal(random, 1000.0, 0.35)
+    kept = lognormal(random, 0.12, 0.3) * documents
+    before: tuple[str, ...] = ()
+    for name, width, share, prompt in (
+        ("draft", CANDIDATES, 1.0, documents),
+        ("aggregate", CANDIDATES, 1.1, documents + 3 * kept),
+        ("improve", MERGES, 1.0, documents + kept),
+    ):
+        tokens = share * kept * lognormal(random, 1.0, 0.12)
+        written = job.stage(name, width, 250 + prompt, tokens, sigma=0.15, after=before)
+        before = job.stage(
+            f"value-{name}", width, 300 + documents + tokens, 12.0, sigma=0.3, after=written
+        )
 
-    name: str = "document-merging"
-    summary: str = "Graph of Thoughts merges four documents (LLMSched)"
-    stages: tuple[StagePlan, ...] = (
+
+DOCUMENT_MERGING = Application(
+    "document-merging",
+    "Graph of Thoughts merges four documents (LLMSched)",
+    (
         StagePlan("draft", width=CANDIDATES),
         StagePlan("value-draft", width=CANDIDATES, after=("draft",)),
         StagePlan("aggregate", width=CANDIDATES, after=("value-draft",)),
         StagePlan("value-aggregate", width=CANDIDATES, after=("aggregate",)),
         StagePlan("improve", width=MERGES, after=("value-aggregate",)),
         StagePlan("value-improve", width=MERGES, after=("improve",)),
-    )
+    ),
+    _draw_document_merging,
+)
 
-    def workflow(self, number: int, arrival_s: float, random: Random) -> TraceWorkflow:
-        """See `Workload`."""
-        job = _Job(random)
-        documents = lognormal(random, 1000.0, 0.35)
-        kept = lognormal(random, 0.12, 0.3) * documents
-        before: tuple[str, ...] = ()
-        for name, width, share, prompt in (
-            ("draft", CANDIDATES, 1.0, documents),
-            ("aggregate", CANDIDATES, 1.1, documents + 3 * kept),
-            ("improve", MERGES, 1.0, documents + kept),
-        ):
-            tokens = share * kept * lognormal(random, 1.0, 0.12)
-            written = job.stage(name, width, 250 + prompt, tokens, sigma=0.15, after=before)
-            before = job.stage(
-                f"value-{name}", width, 300 + documents + tokens, 12.0, sigma=0.3, after=written
+
+def _draw_code_generation(job: Job) -> None:
+    """Tests, code, its execution; reflection and code again until tests pass.
+
+    The longer a program, the likelier it fails.
+    """
+    random = job.random
+    program = min(max(lognormal(random, 1.2, 0.5), 0.5), 4.0)
+    fails = min(0.9, 0.55 * program**0.5)
+    iterations = 0
+    while iterations < MOST_ITERATIONS and random.random() < fails:
+        iterations += 1
+        fails = min(0.95, fails * 1.15)
+    prompt = 420.0
+    last = job.stage("tests", 1, prompt, 45.0 * program**0.6, sigma=0.2, after=())
+    tokens = 80.0 * program
+    for version in range(iterations + 1):
+        if version:
+            last = job.stage(
+                "reflect",
+                1,
+                prompt,
+                40.0 * program**0.4,
+                sigma=0.2,
+                after=last,
+                gap_s=random.uniform(0.1, 0.6),
             )
-        return job.workflow(self.name, number, arrival_s)
+        tokens *= lognormal(random, 1.0, 0.1)
+        last = job.stage("code", 1, prompt + 150, tokens, sigma=0.08, after=last)
+        prompt += tokens + 130
 
 
-@dataclass(frozen=True, slots=True)
-class CodeGeneration:
-    """Tests, code, its execution; reflection and code again until tests pass."""
-
-    name: str = "code-generation"
-    summary: str = "Reflexion writes programs in up to five versions (LLMSched)"
-    stages: tuple[StagePlan, ...] = (
+CODE_GENERATION = Application(
+    "code-generation",
+    "Reflexion writes programs in up to five versions (LLMSched)",
+    (
         StagePlan("tests"),
         StagePlan("code", after=("tests",)),
         StagePlan("execute", kind=StageKind.REGULAR, after=("code",)),
         StagePlan("reflect", after=("execute",)),
+    ),
+    _draw_code_generation,
+)
+
+
+def _draw_web_search(job: Job) -> None:
+    """Thoughts in turn with searches, until a question is answered.
+
+    Who thinks long also thinks often.
+    """
+    random = job.random
+    verbosity = lognormal(random, 1.0, 0.35)
+    going_on = min(0.92, 0.72 * verbosity**0.5)
+    thoughts = 2
+    while thoughts < MOST_THOUGHTS and random.random() < going_on:
+        thoughts += 1
+    prompt = 1250.0
+    last: tuple[str, ...] = ()
+    for step in range(thoughts):
+        gap_s = min(4.0, lognormal(random, 0.7, 0.5)) if step else 0.0
+        tool = "search" if step else None
+        last = job.stage(
+            "think",
+            1,
+            prompt,
+            55.0 * verbosity,
+            sigma=0.25,
+            after=last,
+            gap_s=gap_s,
+            tool=tool,
+        )
+        prompt += 55.0 * verbosity + random.uniform(60, 200)
+
+
+WEB_SEARCH = Application(
+    "web-search",
+    "ReAct answers questions with searches between thoughts (LLMSched)",
+    (StagePlan("think"),),
+    _draw_web_search,
+)
+
+
+def _draw_task_automation(job: Job) -> None:
+    """A plan, the tools it names, and an answer from what they gave."""
+    random = job.random
+    (shape,) = random.choices(_SHAPES, _SHAPE_COUNTS)
+    count = 1
+    if shape in _TOOL_COUNTS:
+        count, more = _TOOL_COUNTS[shape]
+        while count < MOST_TOOLS and random.random() < more:
+            count += 1
+    waits_for = planned_parents(shape, count, random)
+    material = lognormal(random, 1.0, 0.7)
+    links = sum(map(len, waits_for))
+    plan = job.stage("plan", 1, 1100, 10.0 + 40.0 * count + 20.0 * links, sigma=0.12, after=())
+    #: of each tool: calls that must have ended, and seconds at the client after them
+    ends: list[tuple[tuple[str, ...], float]] = []
+    for parents in waits_for:
+        after, gap_s = _joined([ends[parent] for parent in parents], plan)
+        if random.random() < _AT_CLIENT:
+            tool = random.choice(tuple(_REGULAR_TOOLS))
+            median_s = _REGULAR_TOOLS[tool]
+            ends.append((after, gap_s + min(40.0, lognormal(random, median_s, 0.5))))
+            continue
+        tool = random.choice(tuple(_TEXT_TOOLS))
+        tokens = _TEXT_TOOLS[tool] * material
+        prompt = 250.0 + 300.0 * material
+        ends.append((job.stage(tool, 1, prompt, tokens, sigma=0.35, after=after, gap_s=gap_s), 0.0))
+    used = {parent for parents in waits_for for parent in parents}
+    after, gap_s = _joined([end for n, end in enumerate(ends) if n not in used], plan)
+    job.stage(
+        "answer", 1, 500 + 160.0 * count, 15 + 20.0 * count, sigma=0.3, after=after, gap_s=gap_s
     )
 
-    def workflow(self, number: int, arrival_s: float, random: Random) -> TraceWorkflow:
-        """See `Workload`: the longer a program, the likelier it fails."""
-        job = _Job(random)
-        program = min(max(lognormal(random, 1.2, 0.5), 0.5), 4.0)
-        fails = min(0.9, 0.55 * program**0.5)
-        iterations = 0
-        while iterations < MOST_ITERATIONS and random.random() < fails:
-            iterations += 1
-            fails = min(0.95, fails * 1.15)
-        prompt = 420.0
-        last = job.stage("tests", 1, prompt, 45.0 * program**0.6, sigma=0.2, after=())
-        tokens = 80.0 * program
-        for version in range(iterations + 1):
-            if version:
-                last = job.stage(
-                    "reflect",
-                    1,
-                    prompt,
-                    40.0 * program**0.4,
-                    sigma=0.2,
-                    after=last,
-                    gap_s=random.uniform(0.1, 0.6),
-                )
-            tokens *= lognormal(random, 1.0, 0.1)
-            last = job.stage("code", 1, prompt + 150, tokens, sigma=0.08, after=last)
-            prompt += tokens + 130
-        return job.workflow(self.name, number, arrival_s)
 
-
-@dataclass(frozen=True, slots=True)
-class WebSearch:
-    """Thoughts in turn with searches, until a question is answered."""
-
-    name: str = "web-search"
-    summary: str = "ReAct answers questions with searches between thoughts (LLMSched)"
-    stages: tuple[StagePlan, ...] = (StagePlan("think"),)
-
-    def workflow(self, number: int, arrival_s: float, random: Random) -> TraceWorkflow:
-        """See `Workload`: who thinks long also thinks often."""
-        job = _Job(random)
-        verbosity = lognormal(random, 1.0, 0.35)
-        going_on = min(0.92, 0.72 * verbosity**0.5)
-        thoughts = 2
-        while thoughts < MOST_THOUGHTS and random.random() < going_on:
-            thoughts += 1
-        prompt = 1250.0
-        last: tuple[str, ...] = ()
-        for step in range(thoughts):
-            gap_s = min(4.0, lognormal(random, 0.7, 0.5)) if step else 0.0
-            tool = "search" if step else None
-            last = job.stage(
-                "think",
-                1,
-                prompt,
-                55.0 * verbosity,
-                sigma=0.25,
-                after=last,
-                gap_s=gap_s,
-                tool=tool,
-            )
-            prompt += 55.0 * verbosity + random.uniform(60, 200)
-        return job.workflow(self.name, number, arrival_s)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskAutomation:
-    """A plan, the tools it names, and an answer from what they gave."""
-
-    name: str = "task-automation"
-    summary: str = "HuggingGPT plans one to eight tools, of which some are LLM calls (LLMSched)"
-    stages: tuple[StagePlan, ...] = (
+TASK_AUTOMATION = Application(
+    "task-automation",
+    "HuggingGPT plans one to eight tools, of which some are LLM calls (LLMSched)",
+    (
         StagePlan("plan"),
         StagePlan("tools", kind=StageKind.DYNAMIC, after=("plan",), candidates=tuple(_TEXT_TOOLS)),
         StagePlan("answer", after=("tools",)),
-    )
-
-    def workflow(self, number: int, arrival_s: float, random: Random) -> TraceWorkflow:
-        """See `Workload`."""
-        job = _Job(random)
-        (shape,) = random.choices(_SHAPES, _SHAPE_COUNTS)
-        count = 1
-        if shape in _TOOL_COUNTS:
-            count, more = _TOOL_COUNTS[shape]
-            while count < MOST_TOOLS and random.random() < more:
-                count += 1
-        waits_for = planned_parents(shape, count, random)
-        material = lognormal(random, 1.0, 0.7)
-        links = sum(map(len, waits_for))
-        plan = job.stage("plan", 1, 1100, 10.0 + 40.0 * count + 20.0 * links, sigma=0.12, after=())
-        #: of each tool: calls that must have ended, and seconds at the client after them
-        ends: list[tuple[tuple[str, ...], float]] = []
-        for parents in waits_for:
-            after, gap_s = _joined([ends[parent] for parent in parents], plan)
-            if random.random() < _AT_CLIENT:
-                tool = random.choice(tuple(_REGULAR_TOOLS))
-                median_s = _REGULAR_TOOLS[tool]
-                ends.append((after, gap_s + min(40.0, lognormal(random, median_s, 0.5))))
-                continue
-            tool = random.choice(tuple(_TEXT_TOOLS))
-            tokens = _TEXT_TOOLS[tool] * material
-            prompt = 250.0 + 300.0 * material
-            ends.append(
-                (job.stage(tool, 1, prompt, tokens, sigma=0.35, after=after, gap_s=gap_s), 0.0)
-            )
-        used = {parent for parents in waits_for for parent in parents}
-        after, gap_s = _joined([end for n, end in enumerate(ends) if n not in used], plan)
-        job.stage(
-            "answer", 1, 500 + 160.0 * count, 15 + 20.0 * count, sigma=0.3, after=after, gap_s=gap_s
-        )
-        return job.workflow(self.name, number, arrival_s)
+    ),
+    _draw_task_automation,
+)
 
 
 def planned_parents(shape: str, count: int, random: Random) -> list[tuple[int, ...]]:
@@ -354,48 +308,43 @@ def _joined(
     return after, max(gap_s for _, gap_s in ends)
 
 
-@dataclass(frozen=True, slots=True)
-class LlmCompiler:
+def _draw_llm_compiler(job: Job) -> None:
     """A plan of searches side by side, and what joins them; sometimes a second round."""
+    random = job.random
+    searches = random.choices((1, 2, 3, 4), (1, 5, 2, 1))[0]
+    rounds = 2 if random.random() < _SECOND_ROUND else 1
+    last: tuple[str, ...] = ()
+    for number_of in range(rounds):
+        prompt = 900.0 + 500.0 * number_of
+        last = job.stage("plan", 1, prompt, 15.0 + 25.0 * searches, sigma=0.15, after=last)
+        gap_s = max(min(5.0, lognormal(random, 0.8, 0.5)) for _ in range(searches))
+        last = job.stage(
+            "join",
+            1,
+            500.0 + 250.0 * searches,
+            35.0 + 15.0 * searches,
+            sigma=0.25,
+            after=last,
+            gap_s=gap_s,
+            tool="search",
+        )
 
-    name: str = "llm-compiler"
-    summary: str = "LLMCompiler plans searches side by side and joins them (LLMSched)"
-    stages: tuple[StagePlan, ...] = (
+
+LLM_COMPILER = Application(
+    "llm-compiler",
+    "LLMCompiler plans searches side by side and joins them (LLMSched)",
+    (
         StagePlan("plan"),
         StagePlan("search", kind=StageKind.REGULAR, after=("plan",)),
         StagePlan("join", after=("search",)),
-    )
-
-    def workflow(self, number: int, arrival_s: float, random: Random) -> TraceWorkflow:
-        """See `Workload`."""
-        job = _Job(random)
-        searches = random.choices((1, 2, 3, 4), (1, 5, 2, 1))[0]
-        rounds = 2 if random.random() < _SECOND_ROUND else 1
-        last: tuple[str, ...] = ()
-        for number_of in range(rounds):
-            prompt = 900.0 + 500.0 * number_of
-            last = job.stage("plan", 1, prompt, 15.0 + 25.0 * searches, sigma=0.15, after=last)
-            gap_s = max(min(5.0, lognormal(random, 0.8, 0.5)) for _ in range(searches))
-            last = job.stage(
-                "join",
-                1,
-                500.0 + 250.0 * searches,
-                35.0 + 15.0 * searches,
-                sigma=0.25,
-                after=last,
-                gap_s=gap_s,
-                tool="search",
-            )
-        return job.workflow(self.name, number, arrival_s)
-
-
-Application = (
-    SequenceSorting | DocumentMerging | CodeGeneration | WebSearch | TaskAutomation | LlmCompiler
+    ),
+    _draw_llm_compiler,
 )
 
-PREDEFINED: tuple[Application, ...] = (SequenceSorting(), DocumentMerging())
-CHAIN_LIKE: tuple[Application, ...] = (CodeGeneration(), WebSearch())
-PLANNING: tuple[Application, ...] = (TaskAutomation(), LlmCompiler())
+
+PREDEFINED = (SEQUENCE_SORTING, DOCUMENT_MERGING)
+CHAIN_LIKE = (CODE_GENERATION, WEB_SEARCH)
+PLANNING = (TASK_AUTOMATION, LLM_COMPILER)
 APPLICATIONS: Mapping[str, Application] = {
     one.name: one for one in (*PREDEFINED, *CHAIN_LIKE, *PLANNING)
 }
