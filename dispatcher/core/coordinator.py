@@ -287,12 +287,12 @@ class Coordinator:
         now_s = self._now_s
         del self.calls[call.call_id]
         call.place = Place.ENDED
-        record = call_record(call, outcome, usage, now_s)
+        record = call_record(call, outcome, usage, tool, now_s)
         self.archive.keep(record)
         self._commands.append(RecordCall(record))
         instance = call.instance if outcome is Outcome.OK else None
         self.fleet.sessions.ended(call.spec, instance, usage, tool, now_s)
-        result = call_result(call, record, tool)
+        result = call_result(call, record)
         self._workflows.apply(self.tracker.call_ended(call.call_id, result, now_s))
 
     # --- attempts ---

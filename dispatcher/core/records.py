@@ -12,8 +12,10 @@ ARCHIVE_MAX = 4096
 """Ended calls that can still be explained one by one."""
 
 
-def call_record(call: Call, outcome: Outcome, usage: Usage | None, now_s: float) -> CallRecord:
-    """The record of a call that ends now."""
+def call_record(
+    call: Call, outcome: Outcome, usage: Usage | None, tool: str | None, now_s: float
+) -> CallRecord:
+    """The record of a call that ends now, and whose answer asks for that tool."""
     return CallRecord(
         call_id=call.call_id,
         placement=call.placement,
@@ -40,10 +42,11 @@ def call_record(call: Call, outcome: Outcome, usage: Usage | None, now_s: float)
         streaming=call.spec.streaming,
         token_lag_s=call.token_lag_s,
         sequences=call.spec.seats,
+        tool=tool,
     )
 
 
-def call_result(call: Call, record: CallRecord, tool: str | None) -> CallResult:
+def call_result(call: Call, record: CallRecord) -> CallResult:
     """What the tracker learns of it: lengths of one prompt and of one sequence."""
     return CallResult(
         record.outcome,
@@ -51,7 +54,7 @@ def call_result(call: Call, record: CallRecord, tool: str | None) -> CallResult:
         round(record.prompt_tokens / call.spec.prompts),
         round(record.output_tokens / call.spec.seats),
         record.cached_tokens,
-        tool,
+        record.tool,
         call.ran_tpot_s if record.outcome is Outcome.OK else None,
     )
 

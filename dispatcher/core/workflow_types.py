@@ -168,6 +168,8 @@ class CallRecord:
     is due at arrival + SLO_TTFT + k SLO_TPOT (Tempo, Eq. 3). `None`: no such SLO, or not seen."""
     sequences: int = 1
     """That its output tokens are of, side by side."""
+    tool: str | None = None
+    """As in `CallResult`: what its answer asks for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,9 @@ class _Ended(NamedTuple):
     sequences: int
     streaming: bool
     tool: str | None
+    """What its client says ran before it."""
+    asks_for: str | None
+    """What its answer asks for, by name."""
     call_class: CallClass
     slo_ttft_s: float | None
     slo_tpot_s: float | None
@@ -180,6 +183,7 @@ def _ended(spec: CallSpec, record: CallRecord) -> _Ended:
         sequences=min(sequences, SEQUENCES_MAX),
         streaming=spec.streaming,
         tool=spec.tool,
+        asks_for=record.tool or None,
         call_class=spec.call_class,
         slo_ttft_s=spec.slo.ttft_s,
         slo_tpot_s=spec.slo.tpot_s,
@@ -203,6 +207,9 @@ def _trace_calls(calls: Sequence[_Ended], began_s: float) -> Iterator[TraceCall]
         )
         names.append(own)
         since_s = calls[parents[-1]].ended_s if parents else began_s
+        asked = (calls[parent].asks_for for parent in reversed(parents))
+        # who comes back knows better what ran than the answer that asked for it
+        tool = call.tool or next((name for name in asked if name is not None), None)
         of_parents = [name for parent in parents for name in names[parent]][-PARENTS_MAX:]
         for name in own:
             yield TraceCall(
@@ -212,7 +219,7 @@ def _trace_calls(calls: Sequence[_Ended], began_s: float) -> Iterator[TraceCall]
                 output_tokens=call.output_tokens,
                 parents=tuple(of_parents),
                 gap_s=_rounded(call.arrived_s - since_s),
-                tool=call.tool,
+                tool=tool,
                 streaming=call.streaming,
                 call_class=call.call_class,
                 slo_ttft_s=call.slo_ttft_s,

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_harness import MODEL, Gate, Running, emulated, gateway, ok, scripted
+from gateway_harness import MODEL, Gate, Running, answer, emulated, gateway, ok, scripted
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from dispatcher.core.types import CallClass
 from dispatcher.gateway.recording import BEFORE, WAITING_MAX, Recording
@@ -76,6 +78,26 @@ async def test_what_has_not_ended_is_recorded_at_the_end(tmp_path: Path) -> None
             assert not path.read_text()
         (workflow,) = read_trace(path)
     assert [call.parents for call in workflow.calls] == [(), ("c1",)]
+
+
+async def asks_for_a_tool(request: Request, body: dict[str, Any]) -> Response:
+    call = {"id": "c", "type": "function", "function": {"name": "run_sql", "arguments": "{}"}}
+    choice = {"index": 0, "message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}
+    return JSONResponse({**answer(), "choices": [choice]} if body.get("tools") else answer())
+
+
+async def test_gaps_are_of_the_tool_that_the_answer_before_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "live.jsonl"
+    async with scripted(asks_for_a_tool) as (engine,):
+        async with gateway([engine.url], recording={"path": str(path)}) as running:
+            headers = {"x-headway-workflow-id": "w"}
+            asked = {**headers, "x-request-id": "asks"}
+            await running.chat(tools=[{"type": "function"}], headers=asked)
+            await running.chat(headers=headers)
+            await running.until_empty()
+            assert (await running.http.get("/admin/calls/asks")).json()["tool"] == "run_sql"
+        (workflow,) = read_trace(path)
+    assert [call.tool for call in workflow.calls] == [None, "run_sql"]
 
 
 async def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path: Path) -> None:

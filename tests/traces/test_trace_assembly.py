@@ -27,9 +27,15 @@ class Work:
     last_s: float = 0.0
 
     def call(
-        self, arrived_s: float, ended_s: float, stage: str = "s", tokens: int = 50, **spec: object
+        self,
+        arrived_s: float,
+        ended_s: float,
+        stage: str = "s",
+        tokens: int = 50,
+        asks_for: str | None = None,
+        **spec: object,
     ) -> None:
-        """Times count from the epoch."""
+        """Times count from the epoch; its answer asks for a tool."""
         self.calls += 1
         self.started_s = EPOCH_S + arrived_s if self.calls == 1 else self.started_s
         self.last_s = EPOCH_S + ended_s
@@ -62,6 +68,7 @@ class Work:
             slo=asked.slo,
             streaming=asked.streaming,
             token_lag_s=None,
+            tool=asks_for,
         )
         self.assembler.call_ended(asked, record)
 
@@ -157,6 +164,23 @@ def test_a_call_of_several_sequences_is_as_many_calls_side_by_side() -> None:
     assert [call.call_id for call in trace.calls] == ["c1.1", "c1.2", "c1.3", "c1.4", "c2"]
     assert (first.prompt_tokens, first.output_tokens) == (100, 10)
     assert others[-1].parents == ("c1.1", "c1.2", "c1.3", "c1.4")
+
+
+def test_a_gap_is_of_the_tool_that_the_call_names_else_of_the_one_that_was_asked_for() -> None:
+    work = Work()
+    work.call(0.0, 1.0, asks_for="search")
+    work.call(3.0, 4.0, asks_for="read")
+    work.call(3.0, 5.0, asks_for="")
+    work.call(6.0, 7.0, asks_for="read", tool="sql")
+    work.call(8.0, 9.0, tool="edit")
+    work.call(9.5, 10.0)
+    calls = trace_of(work).calls
+    assert [call.tool for call in calls] == [None, "search", "search", "sql", "edit", None]
+    work.call(0.0, 1.0, asks_for="search")
+    work.call(0.0, 2.0, asks_for="read")
+    work.call(0.0, 3.0, asks_for="")
+    work.call(6.0, 7.0)
+    assert [call.tool for call in trace_of(work).calls] == [None, None, None, "read"]
 
 
 def test_everything_a_trace_may_tell_is_told_and_no_id_of_a_client() -> None:
