@@ -18,6 +18,11 @@ PROMISED: dict[str, tuple[str, frozenset[str]]] = {
         ("headway_in_flight", "gauge", "instance"),
         ("headway_backlog_seconds", "gauge", "instance"),
         ("headway_seats", "gauge", "instance"),
+        ("headway_in_flight_tokens", "gauge", "instance"),
+        ("headway_kv_capacity_tokens", "gauge", "instance"),
+        ("headway_paused_sessions", "gauge", "instance"),
+        ("headway_paused_tokens", "gauge", "instance"),
+        ("headway_prompt_tokens_total", "counter", "instance kind"),
         ("headway_engine_up", "gauge", "instance"),
         ("headway_dispatch_decision_seconds", "histogram", ""),
         ("headway_workflow_duration_seconds", "histogram", "workflow"),
@@ -57,6 +62,8 @@ ENGINE_METRICS = {
     "vllm:num_preemptions_total": "counter",
     "vllm:prefix_cache_hits_total": "counter",
     "vllm:prefix_cache_queries_total": "counter",
+    "vllm:external_prefix_cache_hits_total": "counter",
+    "vllm:external_prefix_cache_queries_total": "counter",
 }
 
 #: labels that the scrape configuration adds

@@ -22,6 +22,7 @@ from dispatcher.gateway.runtime import Gateway
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/headway.json").read_text())
+MANUAL = (DEPLOY.parent / "docs/metrics.md").read_text()
 RULES = yaml.safe_load((DEPLOY / "prometheus/rules.yml").read_text())["groups"]
 
 
@@ -76,6 +77,12 @@ def test_asks_for_what_exists(where: str) -> None:
 )
 def test_the_check_sees_a_mistake(expression: str, complaint: str) -> None:
     assert any(complaint in mistake for mistake in mistakes(expression))
+
+
+def test_every_metric_that_the_manual_names_is_held_to_it() -> None:
+    rows = re.findall(r"^\| `(headway_\w+)` \| (\w+) \|([^|]*)\|", MANUAL, re.MULTILINE)
+    named = {name: (kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+    assert named == PROMISED
 
 
 def test_outcomes_are_those_that_are_counted() -> None:
