@@ -9,14 +9,13 @@ import math
 import re
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
-from processes import HEADWAY, free_port, running, wait_for
+from processes import HEADWAY, fetch, free_port, running, wait_for
 
 _LIMIT_S = 600.0
 """Of one call."""
@@ -65,44 +64,47 @@ class Bench:
         return sum(float(value) for page in pages for value in sample.findall(page))
 
 
-def fetch(url: str, body: object = None) -> bytes:
-    """GET, or PUT a JSON body."""
-    request = urllib.request.Request(
-        url,
-        data=None if body is None else json.dumps(body).encode(),
-        method="GET" if body is None else "PUT",
-        headers={"content-type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return bytes(answer.read())
+def options_parser(
+    doc: str | None, *, parameter: str, seats: int, kv_blocks: int
+) -> argparse.ArgumentParser:
+    """Options of a program that plays the same calls with and without something.
 
-
-def engine_options(parser: argparse.ArgumentParser) -> None:
-    """Options that both programs have."""
+    Args:
+        doc: The program's.
+        parameter: What it switches, a parameter of the policy.
+        seats: Of each engine, where it is not told.
+        kv_blocks: Of each emulated engine, where it is not told.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
         "--engine", action="append", default=[], help="URL of one that is there; several: again"
     )
     parser.add_argument("--profile", type=Path, help="what `headway calibrate` wrote of them")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write everything to this file")
+    parser.add_argument("--policy", default="vllm", help=f"with a parameter `{parameter}`")
+    parser.add_argument("--rounds", type=int, default=2, help="plays of either side")
+    parser.add_argument("--seats", type=int, default=seats)
+    parser.add_argument("--kv-blocks", type=int, default=kv_blocks, help="of an emulated engine")
+    return parser
 
 
 @contextlib.contextmanager
-def bench(
-    options: argparse.Namespace, *, seats: int, emulated: Sequence[Sequence[str]]
-) -> Iterator[Bench]:
+def bench(options: argparse.Namespace, *, emulated: int, time_scale: int) -> Iterator[Bench]:
     """A gateway before `--engine`s, else before emulated ones; all of it ends with the block.
 
     Args:
-        options: As of `engine_options`.
-        seats: Of every engine.
-        emulated: Options of `headway emulate`, one list an engine; port and seed are added.
+        options: As of `options_parser`.
+        emulated: Engines to emulate, where none are given.
+        time_scale: Times faster than real time that these run.
     """
     folder = Path(tempfile.mkdtemp(prefix="headway-before-engines-"))
     with contextlib.ExitStack() as stack:
         urls = list(options.engine)
         if not urls:
-            for number, flags in enumerate(emulated):
+            flags = ["--gpu", "A100", "--size", "8b", "--time-scale", str(time_scale)]
+            flags += ["--kv-blocks", str(options.kv_blocks), "--max-num-seqs", str(options.seats)]
+            for number in range(emulated):
                 port = free_port()
                 command = [HEADWAY, "emulate", "--port", str(port), "--seed", str(number), *flags]
                 log = folder / f"engine-{number}.log"
@@ -116,7 +118,7 @@ def bench(
         config = {
             "server": {"port": port},
             "engines": [
-                {"id": f"engine-{n}", "url": url, "seats": seats, **known}
+                {"id": f"engine-{n}", "url": url, "seats": options.seats, **known}
                 for n, url in enumerate(urls)
             ],
             "fleet": {"poll_interval_s": 0.2},
@@ -199,6 +201,52 @@ async def stream_chat(
         text="".join(text),
         tool=tool,
     )
+
+
+_Side = TypeVar("_Side")
+
+
+def mirrored(off: _Side, on: _Side, rounds: int) -> Iterator[_Side]:
+    """Sides in the order of their plays: off, on, on, off, and so on.
+
+    So a machine that becomes faster or slower on the way favours neither.
+    """
+    for number in range(rounds):
+        yield from (off, on) if number % 2 == 0 else (on, off)
+
+
+def by_side(
+    plays: Sequence[Mapping[str, Any]],
+    side: str,
+    columns: Sequence[tuple[str, Callable[[Mapping[str, Any]], str]]],
+    *,
+    title: str,
+    name: Callable[[Any], str],
+) -> str:
+    """One row a side, its plays one beside the other, in Markdown.
+
+    Args:
+        plays: In the order in which they were made.
+        side: Under which key they say what side they are of.
+        columns: Titles, and how a play's figure is told.
+        title: Of the first column.
+        name: What a side is called there.
+    """
+    rows = [
+        f"| {title} | " + " | ".join(head for head, _ in columns) + " |",
+        "|---" * (1 + len(columns)) + "|",
+    ]
+    for value in dict.fromkeys(one[side] for one in plays):
+        own = [one for one in plays if one[side] == value]
+        cells = [", ".join(told(one) for one in own) for _, told in columns]
+        rows.append(f"| {name(value)} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def keep(options: argparse.Namespace, document: Mapping[str, Any]) -> None:
+    """Write what was measured where `--json` says, if it does."""
+    if options.json is not None:
+        options.json.write_text(json.dumps(document, indent=2) + "\n")
 
 
 def quantile(values: Sequence[float], p: float) -> float:

@@ -1,8 +1,9 @@
-"""Processes under measurement: started, waited for, weighed, ended."""
+"""Processes under measurement: started, waited for, asked, weighed, ended."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -62,6 +63,22 @@ def wait_for(url: str, log: Path) -> None:
             pass
         time.sleep(0.1)
     raise TimeoutError(f"{url} never answered:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def fetch(url: str, body: object = None) -> bytes:
+    """GET, or PUT a JSON body.
+
+    Raises:
+        urllib.error.URLError: No answer, or one that tells of an error.
+    """
+    request = urllib.request.Request(
+        url,
+        data=None if body is None else json.dumps(body).encode(),
+        method="GET" if body is None else "PUT",
+        headers={"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return bytes(answer.read())
 
 
 def family(pid: int) -> list[int]:

@@ -16,13 +16,12 @@ import json
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvloop
-from processes import HEADWAY, free_port, rss_mb, running, wait_for
+from processes import HEADWAY, fetch, free_port, rss_mb, running, wait_for
 from prometheus_client.parser import text_string_to_metric_families
 
 GPUS = ("A100", "A100", "L40", "A6000")
@@ -146,22 +145,15 @@ async def _body(reader: asyncio.StreamReader, head: bytes) -> bytes:
         parts.append(part[:-2])
 
 
-def fetch(port: int, path: str, body: object = None) -> bytes:
-    """GET, or PUT a JSON body."""
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}{path}",
-        data=None if body is None else json.dumps(body).encode(),
-        method="GET" if body is None else "PUT",
-        headers={"content-type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return bytes(answer.read())
+def asked(port: int, path: str, body: object = None) -> bytes:
+    """What the gateway on that port answers; see `fetch`."""
+    return fetch(f"http://127.0.0.1:{port}{path}", body)
 
 
 def left_over(port: int) -> dict[str, float]:
     """Gauges that must be 0 once nobody calls any more."""
-    left = {"live_workflows": float(len(json.loads(fetch(port, "/admin/workflows"))))}
-    for metric in text_string_to_metric_families(fetch(port, "/metrics").decode()):
+    left = {"live_workflows": float(len(json.loads(asked(port, "/admin/workflows"))))}
+    for metric in text_string_to_metric_families(asked(port, "/metrics").decode()):
         if metric.name in ("headway_queue_depth", "headway_in_flight"):
             left[metric.name] = sum(sample.value for sample in metric.samples)
     return left
@@ -192,17 +184,17 @@ async def watch(
 
 def switch_policies(port: int) -> None:
     """Each policy in turn, then the one that ran before."""
-    before = json.loads(fetch(port, "/admin/policy"))
-    for entry in json.loads(fetch(port, "/admin/policies")):
-        fetch(port, "/admin/policy", {"name": entry["name"], "params": {}})
+    before = json.loads(asked(port, "/admin/policy"))
+    for entry in json.loads(asked(port, "/admin/policies")):
+        asked(port, "/admin/policy", {"name": entry["name"], "params": {}})
         print(f"        policy: {entry['name']}", flush=True)
         time.sleep(0.3)
-    fetch(port, "/admin/policy", {"name": before["name"], "params": before["params"]})
+    asked(port, "/admin/policy", {"name": before["name"], "params": before["params"]})
 
 
 async def load(options: argparse.Namespace, port: int, gateway: int) -> bool:
     """All requests, then the verdict."""
-    model = json.loads(fetch(port, "/v1/models"))["data"][0]["id"]
+    model = json.loads(asked(port, "/v1/models"))["data"][0]["id"]
     counts = Counts()
     numbers: asyncio.Queue[list[int]] = asyncio.Queue()
     for first in range(0, options.requests, options.calls):

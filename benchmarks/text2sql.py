@@ -18,13 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from processes import HEADWAY, free_port, running, wait_for
+from processes import HEADWAY, fetch, free_port, running, wait_for
 from prometheus_client.parser import text_string_to_metric_families
 
 POLICIES = ("vllm", "wb-fcfs", "least-backlog", "hexgen-flow")
@@ -58,18 +57,6 @@ class Run:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else float("nan")
-
-
-def fetch(url: str, body: object = None) -> bytes:
-    """GET, or PUT a JSON body."""
-    request = urllib.request.Request(
-        url,
-        data=None if body is None else json.dumps(body).encode(),
-        method="GET" if body is None else "PUT",
-        headers={"content-type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return bytes(answer.read())
 
 
 def sample(page: str) -> tuple[float, ...]:

@@ -21,7 +21,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,8 +29,11 @@ from before_engines import (
     Bench,
     Served,
     bench,
+    by_side,
     client,
-    engine_options,
+    keep,
+    mirrored,
+    options_parser,
     origin,
     quantile,
     stream_chat,
@@ -65,9 +68,7 @@ def drawn(rng: random.Random, mean: int) -> int:
     return max(1, round(mean * rng.uniform(0.5, 1.5)))
 
 
-async def play(
-    under: Bench, options: argparse.Namespace, calls: Sequence[Asked], name: str
-) -> tuple[float, list[Served]]:
+async def play(under: Bench, calls: Sequence[Asked], name: str) -> tuple[float, list[Served]]:
     """All calls at once; how long it took, and what became of each."""
     headers = {"x-headway-workflow": "flood"}
     async with client() as http:
@@ -109,23 +110,21 @@ async def measure(under: Bench, options: argparse.Namespace) -> list[dict[str, A
     calls = make_calls(options, options.seed, options.calls)
     under.switch(options.policy, {})
     # what lengths are like and prompts cost is learned beforehand, once for both sides
-    await play(under, options, make_calls(options, options.seed + 1_000_003, options.warm), "warm")
-    plays = []
-    for number in range(options.rounds):
-        sides = (None, options.kv_share)
-        for share in sides if number % 2 == 0 else sides[::-1]:
-            under.switch(options.policy, {"kv_share": share})
-            before = count(under, options)
-            took_s, served = await play(under, options, calls, f"play-{len(plays)}")
-            after = count(under, options)
-            figures = summary(served, took_s, {key: after[key] - before[key] for key in after})
-            plays.append({"kv_share": share, **figures, "each": [asdict(one) for one in served]})
-            print(
-                f"kv_share {share}: {figures['preemptions']:.0f} preemptions,"
-                f" {figures['output_tokens_per_s']:.0f} tokens/s, {took_s:.1f} s,"
-                f" {figures['engine_cpu_s']:.1f} s of CPU, {figures['iterations']:.0f} iterations",
-                flush=True,
-            )
+    await play(under, make_calls(options, options.seed + 1_000_003, options.warm), "warm")
+    plays: list[dict[str, Any]] = []
+    for share in mirrored(None, options.kv_share, options.rounds):
+        under.switch(options.policy, {"kv_share": share})
+        before = count(under, options)
+        took_s, served = await play(under, calls, f"play-{len(plays)}")
+        after = count(under, options)
+        figures = summary(served, took_s, {key: after[key] - before[key] for key in after})
+        plays.append({"kv_share": share, **figures, "each": [asdict(one) for one in served]})
+        print(
+            f"kv_share {share}: {figures['preemptions']:.0f} preemptions,"
+            f" {figures['output_tokens_per_s']:.0f} tokens/s, {took_s:.1f} s,"
+            f" {figures['engine_cpu_s']:.1f} s of CPU, {figures['iterations']:.0f} iterations",
+            flush=True,
+        )
     return plays
 
 
@@ -208,29 +207,24 @@ def lost(plays: Sequence[dict[str, Any]], time: str) -> float | None:
 
 def table(plays: Sequence[dict[str, Any]]) -> str:
     """Both sides, every play a number; in Markdown."""
-    rows = [
-        "| share of the KV cache | preemptions | output tokens/s | P50, s | P95, s |",
-        "|---|---|---|---|---|",
-    ]
-    for share in dict.fromkeys(one["kv_share"] for one in plays):
-        own = [one for one in plays if one["kv_share"] == share]
-        cells = [", ".join(f"{one['preemptions']:.0f}" for one in own)]
-        cells += [", ".join(f"{one['output_tokens_per_s']:.0f}" for one in own)]
-        cells += [
-            ", ".join(f"{one[key]:.1f}" for one in own)
-            for key in ("latency_p50_s", "latency_p95_s")
-        ]
-        rows.append(f"| {share or 'no budget'} | " + " | ".join(cells) + " |")
-    return "\n".join(rows)
+    columns: Sequence[tuple[str, Callable[[Mapping[str, Any]], str]]] = (
+        ("preemptions", lambda one: f"{one['preemptions']:.0f}"),
+        ("output tokens/s", lambda one: f"{one['output_tokens_per_s']:.0f}"),
+        ("P50, s", lambda one: f"{one['latency_p50_s']:.1f}"),
+        ("P95, s", lambda one: f"{one['latency_p95_s']:.1f}"),
+    )
+    return by_side(
+        plays,
+        "kv_share",
+        columns,
+        title="share of the KV cache",
+        name=lambda share: str(share or "no budget"),
+    )
 
 
 def main() -> int:
     """Play, show, keep."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    engine_options(parser)
-    parser.add_argument("--policy", default="vllm", help="with a parameter `kv_share`")
+    parser = options_parser(__doc__, parameter="kv_share", seats=96, kv_blocks=2048)
     parser.add_argument(
         "--kv-share", type=float, default=0.95, help="on one side; none on the other"
     )
@@ -240,12 +234,7 @@ def main() -> int:
     parser.add_argument("--warm", type=int, default=64, help="calls before the first play")
     parser.add_argument("--prompt-words", type=int, default=600, help="mean")
     parser.add_argument("--output", type=int, default=200, help="mean tokens of an answer")
-    parser.add_argument("--rounds", type=int, default=2, help="plays of either side")
-    parser.add_argument("--seats", type=int, default=96)
-    parser.add_argument("--kv-blocks", type=int, default=2048, help="of an emulated engine")
     options = parser.parse_args()
-    emulated = ("--gpu", "A100", "--size", "8b", "--time-scale", "5")
-    emulated += ("--kv-blocks", str(options.kv_blocks), "--max-num-seqs", str(options.seats))
     if options.simulated:
         plays = [
             simulated(options, share, options.seed + number)
@@ -253,15 +242,13 @@ def main() -> int:
             for share in (None, options.kv_share)
         ]
     else:
-        with bench(options, seats=options.seats, emulated=[emulated]) as under:
+        with bench(options, emulated=1, time_scale=5) as under:
             plays = asyncio.run(measure(under, options))
     about = origin(options)
     losses = {key: lost(plays, key) for key in ("took_s", "engine_cpu_s")}
     shown = ", ".join(f"{part:.1%} by {by}" for by, part in losses.items() if part is not None)
     print(f"\n{table(plays)}\n\nthroughput lost to the budget: {shown}\n{json.dumps(about)}")
-    if options.json is not None:
-        document = {**about, "throughput_lost": losses, "plays": plays}
-        options.json.write_text(json.dumps(document, indent=2) + "\n")
+    keep(options, {**about, "throughput_lost": losses, "plays": plays})
     off = [one["preemptions"] for one in plays if one["kv_share"] is None]
     on = [one["preemptions"] for one in plays if one["kv_share"] is not None]
     return 0 if min(off) > max(on) else 1

@@ -18,7 +18,7 @@ import asyncio
 import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,8 +27,11 @@ from before_engines import (
     Bench,
     Served,
     bench,
+    by_side,
     client,
-    engine_options,
+    keep,
+    mirrored,
+    options_parser,
     origin,
     quantile,
     stream_chat,
@@ -186,20 +189,18 @@ async def measure(under: Bench, options: argparse.Namespace) -> list[dict[str, A
     """All plays, in order."""
     agents = make_agents(options, options.seed, options.agents)
     await warm_up(under, options)
-    plays = []
-    on = options.affinity
-    for number in range(options.rounds):
-        for affinity in (0.0, on) if number % 2 == 0 else (on, 0.0):
-            under.switch(options.policy, {"affinity": affinity})
-            calls = await play(under, options, agents, f"play-{len(plays)}")
-            plays.append(
-                {
-                    "affinity": affinity,
-                    **summary(calls),
-                    "each": [{**asdict(one), "served": asdict(one.served)} for one in calls],
-                }
-            )
-            print(f"affinity {affinity:g}: {told(plays[-1])}", flush=True)
+    plays: list[dict[str, Any]] = []
+    for affinity in mirrored(0.0, options.affinity, options.rounds):
+        under.switch(options.policy, {"affinity": affinity})
+        calls = await play(under, options, agents, f"play-{len(plays)}")
+        plays.append(
+            {
+                "affinity": affinity,
+                **summary(calls),
+                "each": [{**asdict(one), "served": asdict(one.served)} for one in calls],
+            }
+        )
+        print(f"affinity {affinity:g}: {told(plays[-1])}", flush=True)
     return plays
 
 
@@ -214,28 +215,21 @@ def told(one: dict[str, Any]) -> str:
 
 def table(plays: Sequence[dict[str, Any]]) -> str:
     """Both sides, every play a number; in Markdown."""
-    rows = [
-        "| affinity | hit rate | at home | TTFT P50, ms | TTFT P95, ms | of first calls, ms |",
-        "|---|---|---|---|---|---|",
-    ]
-    for affinity in dict.fromkeys(one["affinity"] for one in plays):
-        own = [one for one in plays if one["affinity"] == affinity]
-        cells = [", ".join(f"{one[key]:.1%}" for one in own) for key in ("hit_rate", "at_home")]
-        cells += [
-            ", ".join(f"{1000 * one[key]:.0f}" for one in own)
-            for key in ("ttft_p50_s", "ttft_p95_s", "first_ttft_s")
-        ]
-        rows.append(f"| {affinity:g} | " + " | ".join(cells) + " |")
-    return "\n".join(rows)
+    columns: Sequence[tuple[str, Callable[[Mapping[str, Any]], str]]] = (
+        ("hit rate", lambda one: f"{one['hit_rate']:.1%}"),
+        ("at home", lambda one: f"{one['at_home']:.1%}"),
+        ("TTFT P50, ms", lambda one: f"{1000 * one['ttft_p50_s']:.0f}"),
+        ("TTFT P95, ms", lambda one: f"{1000 * one['ttft_p95_s']:.0f}"),
+        ("of first calls, ms", lambda one: f"{1000 * one['first_ttft_s']:.0f}"),
+    )
+    return by_side(
+        plays, "affinity", columns, title="affinity", name=lambda affinity: f"{affinity:g}"
+    )
 
 
 def main() -> int:
     """Play, show, keep."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    engine_options(parser)
-    parser.add_argument("--policy", default="vllm", help="with a parameter `affinity`")
+    parser = options_parser(__doc__, parameter="affinity", seats=8, kv_blocks=3000)
     parser.add_argument("--affinity", type=float, default=4.0)
     parser.add_argument("--agents", type=int, default=8)
     parser.add_argument("--turns", type=int, default=6, help="calls of each agent")
@@ -244,22 +238,14 @@ def main() -> int:
     parser.add_argument("--output", type=int, default=24, help="tokens of an answer")
     parser.add_argument("--pause-s", type=float, default=1.0, help="mean time of the tool")
     parser.add_argument("--apart-s", type=float, default=0.05, help="between two first calls")
-    parser.add_argument("--rounds", type=int, default=2, help="plays of either side")
-    parser.add_argument("--seats", type=int, default=8)
-    parser.add_argument("--kv-blocks", type=int, default=3000, help="of an emulated engine")
     parser.add_argument("--tools", action="store_true", help="have answers be calls of a tool")
     options = parser.parse_args()
-    emulated = ("--gpu", "A100", "--size", "8b", "--time-scale", "2")
-    emulated += ("--kv-blocks", str(options.kv_blocks), "--max-num-seqs", str(options.seats))
-    with bench(options, seats=options.seats, emulated=[emulated] * 2) as under:
+    with bench(options, emulated=2, time_scale=2) as under:
         plays = asyncio.run(measure(under, options))
         gateway = under.state()
     about = origin(options)
     print(f"\n{table(plays)}\n\n{json.dumps(about)}")
-    if options.json is not None:
-        options.json.write_text(
-            json.dumps({**about, "gateway": gateway, "plays": plays}, indent=2) + "\n"
-        )
+    keep(options, {**about, "gateway": gateway, "plays": plays})
     off = [one["hit_rate"] for one in plays if not one["affinity"]]
     on = [one["hit_rate"] for one in plays if one["affinity"]]
     return 0 if min(on) > max(off) else 1
