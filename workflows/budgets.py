@@ -18,12 +18,13 @@ largest `max_tokens` of the visit, and never below what a member has already put
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from dispatcher.core.ports import WorkSeconds
 from dispatcher.core.workflow_types import StageBudget, StagePlan
 from workflows.bounds import MAX_S, MAX_WORK_S, cut
-from workflows.model import Visit, Workflow, new_budget
+from workflows.model import Visit, Workflow, dispatched_s, new_budget
 from workflows.structure import GraphStructure, mean_over, share_over
 from workflows.templates import ApplicationTemplate, Templates
 
@@ -47,6 +48,11 @@ def _bounded(work_s: WorkSeconds) -> WorkSeconds:
         return cut(work_s(prompt_tokens, output_tokens), 0.0, MAX_S)
 
     return bounded_s
+
+
+def _left_s(work_s: float, began_s: float | None, now_s: float) -> float:
+    """Of a stage's work, what has not run yet; what waits has run for no time."""
+    return work_s if began_s is None else max(0.0, work_s - max(0.0, now_s - began_s))
 
 
 class _Answer(NamedTuple):
@@ -115,15 +121,43 @@ class Budgets:
         visit.time_share = share
         return new_budget(workflow, visit, stage_work_s, remaining_s, budget_s)
 
-    def remaining_work_s(self, workflow: Workflow, work_s: WorkSeconds) -> float:
-        """Critical path from now on: the longest of what runs, else what follows the last."""
-        return cut(self._remaining_work_s(workflow, _bounded(work_s)), 0.0, MAX_WORK_S)
+    def remaining_work_s(self, workflow: Workflow, work_s: WorkSeconds, now_s: float) -> float:
+        """Critical path from now on: the longest of what runs, else what follows the last.
 
-    def _remaining_work_s(self, workflow: Workflow, work_s: WorkSeconds) -> float:
+        Of a stage that runs, what has run of it is over.
+        """
+        return cut(self._remaining_work_s(workflow, _bounded(work_s), now_s), 0.0, MAX_WORK_S)
+
+    def planned_work_s(
+        self, workflow: Workflow, names: Collection[str], work_s: WorkSeconds, now_s: float
+    ) -> float:
+        """Critical path over some stages of its plan, the others taken to need no time."""
+        bounded_s, began_s, plan = _bounded(work_s), dispatched_s(workflow), workflow.plan
+        if plan is None:
+            return 0.0
+        open_ = {plan.due(s.name): s.open for s in workflow.stages.values() if s.open is not None}
+
+        def left_s(stage: StagePlan) -> float:
+            visit = open_.get(stage.name)
+            if stage.name not in names:
+                return 0.0
+            if visit is None:
+                return self._planned_s(workflow, stage, None, None, bounded_s)
+            own_s = bounded_s(visit.prompt_tokens, self._output_tokens(workflow, visit))
+            return _left_s(own_s, began_s.get(id(visit)), now_s)
+
+        return cut(plan.work_after(None, left_s), 0.0, MAX_WORK_S)
+
+    def _remaining_work_s(self, workflow: Workflow, work_s: WorkSeconds, now_s: float) -> float:
         running = [s.open for s in workflow.stages.values() if s.open is not None and s.open.live]
         if running:
-            answers = (self._work_s(workflow, visit, work_s) for visit in running)
-            return max(answer.stage_s + answer.tail_s for answer in answers)
+            began_s = dispatched_s(workflow)
+            found = []
+            for visit in running:
+                answer = self._work_s(workflow, visit, work_s)
+                left_s = _left_s(answer.stage_s, began_s.get(id(visit)), now_s)
+                found.append(left_s + answer.tail_s)
+            return max(found)
         if workflow.plan is not None:
             return self._plan_work_s(workflow, None, None, work_s)
         if self._graphs is not None and (matches := self._graphs.next(workflow)):
@@ -159,23 +193,33 @@ class Budgets:
         output_tokens: float | None,
         work_s: WorkSeconds,
     ) -> float:
+        if workflow.plan is None:
+            return 0.0
+
+        def of_stage(stage: StagePlan) -> float:
+            return self._planned_s(workflow, stage, visit, output_tokens, work_s)
+
+        return workflow.plan.work_after(None if visit is None else visit.stage.name, of_stage)
+
+    def _planned_s(
+        self,
+        workflow: Workflow,
+        stage: StagePlan,
+        visit: Visit | None,
+        output_tokens: float | None,
+        work_s: WorkSeconds,
+    ) -> float:
+        """One stage that is to come, beside the present visit."""
         template = self._templates.get(workflow.application)
         # A declared stage of which nothing else is known is taken to be like the present one.
         prompt = 0.0 if visit is None else float(visit.prompt_tokens)
         output = self._prior_output_tokens if output_tokens is None else output_tokens
-
-        def of_stage(stage: StagePlan) -> float:
-            known = None if template is None else template.stages.get(stage.name)
-            p = stage.prompt_tokens
-            o = stage.output_tokens
-            return work_s(
-                p if p is not None else known.prompt_tokens.value if known else prompt,
-                o if o is not None else known.output_tokens.value if known else output,
-            )
-
-        if workflow.plan is None:
-            return 0.0
-        return workflow.plan.work_after(None if visit is None else visit.stage.name, of_stage)
+        known = None if template is None else template.stage(stage.name)
+        p, o = stage.prompt_tokens, stage.output_tokens
+        return work_s(
+            p if p is not None else known.prompt_tokens.value if known else prompt,
+            o if o is not None else known.output_tokens.value if known else output,
+        )
 
     def _output_tokens(self, workflow: Workflow, visit: Visit) -> float:
         if visit.exact_output_tokens and visit.all_exact:
@@ -193,7 +237,7 @@ class Budgets:
     def _expected_output_tokens(self, template: ApplicationTemplate | None, stage: str) -> float:
         if template is None:
             return self._prior_output_tokens
-        known = template.stages.get(stage)
+        known = template.stage(stage)
         if known is not None:
             return known.output_tokens.value
         whole = template.whole

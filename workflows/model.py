@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from dispatcher.core.types import CallId, InstanceId, Outcome, WorkflowId
 from dispatcher.core.workflow_types import StageBudget
 from workflows.graph_match import Match
+from workflows.names import visit_name
 from workflows.plan import Plan
 
 if TYPE_CHECKING:
+    from workflows.resolving import Resolution
     from workflows.standing import Standing
 
 
@@ -34,8 +36,8 @@ class Stage:
     depth: int
     visits: int = 0
     open: Visit | None = None
-    done: bool = False
-    """It has ended with a call that succeeded, or was reported: a plan goes on after it."""
+    done: int = 0
+    """Visits that ended with a call that succeeded, or were reported: a plan goes on after them."""
 
 
 @dataclass(slots=True)
@@ -74,6 +76,8 @@ class Visit:
     ended_s: float | None = None
     at_client: bool = False
     """A tool or a join that the client ran and reported."""
+    counted: bool = False
+    """It is one of the stage's visits that are done."""
     budget_version: int = -1
     granted_s: float = 0.0
     matches: Sequence[Match] = ()
@@ -91,6 +95,11 @@ class Visit:
     budget_s: float | None = None
     steps: float = 0.0
     """Time that its longest member ran, in output tokens at the pace of its instance then."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in plans and models."""
+        return visit_name(self.stage.name, self.number)
 
     @property
     def complete(self) -> bool:
@@ -163,8 +172,11 @@ class Workflow:
     """Its client announced it: it waits for calls, however long until silence ends it."""
     ran: bool = False
     """Some of it was more than turned away."""
+    resolution: Resolution | None = None
+    """Its declared stages, and what planners have put into the dynamic ones; `None`: there are
+    none, and a plan is all that follows."""
     planned: tuple[str, ...] | None = None
-    """Stages of the plan that its client posted while it ran, none before what it waits for."""
+    """All stages as of the plan that its client posted last, none before what it waits for."""
     planned_edges: tuple[tuple[str, str], ...] = ()
     """Which of them wait for which."""
     standing: Standing | None = None
@@ -194,6 +206,16 @@ class Workflow:
         self.calls.append(call)
         if call.dedupe_key is not None:
             self.by_key[call.dedupe_key] = call
+
+
+def dispatched_s(workflow: Workflow) -> dict[int, float]:
+    """When the first of a visit's live calls was dispatched, by the visit's `id`."""
+    found: dict[int, float] = {}
+    for call in workflow.live.values():
+        if call.dispatched_s is not None:
+            began_s = found.get(id(call.visit), call.dispatched_s)
+            found[id(call.visit)] = min(began_s, call.dispatched_s)
+    return found
 
 
 def new_budget(

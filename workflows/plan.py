@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dispatcher.core.workflow_types import StageKind, StagePlan
 from workflows.bounds import MAX_S, MAX_TOKENS, MAX_WIDTH
+from workflows.names import base_name, split_name
 
 MAX_PLAN_STAGES = 200
 
@@ -44,6 +45,10 @@ class Plan:
     Args:
         stages: In the client's order. `after` empty: after the one before it in the list.
         ended: Stages that ended before the plan was made; `after` may name them.
+        before: What each stage waits for, where that is settled already: `after` does not count.
+
+    Where a name is asked for, the plan's visit is meant that is due under it: of `search` and
+    `search#2` the first that is not done, whether the client says `search` twice or as planned.
 
     Raises:
         PlanError: A name twice, an `after` that names no stage, a circle, too many stages, a
@@ -56,7 +61,12 @@ class Plan:
         4.0
     """
 
-    def __init__(self, stages: Sequence[StagePlan], ended: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        stages: Sequence[StagePlan],
+        ended: Collection[str] = (),
+        before: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         if len(stages) > MAX_PLAN_STAGES:
             raise PlanError(f"stages: expected at most {MAX_PLAN_STAGES}, not {len(stages)}")
         self._stages: dict[str, StagePlan] = {}
@@ -68,23 +78,58 @@ class Plan:
         self._before: dict[str, tuple[str, ...]] = {}
         previous: tuple[str, ...] = ()
         for stage in stages:
-            self._before[stage.name] = self._known(stage, ended) if stage.after else previous
+            after = stage.after if before is None else before[stage.name]
+            listed = before is not None or stage.after
+            known = self._known(stage.name, after, ended) if listed else previous
+            self._before[stage.name] = known
             previous = (stage.name,)
+        #: stage -> planned visits to it, in order of their numbers
+        self._visits: dict[str, list[str]] = {}
+        for name in sorted(self._stages, key=lambda name: split_name(name)[1]):
+            self._visits.setdefault(base_name(name), []).append(name)
         self._order = self._sorted()
         self._after: dict[str, list[str]] = {name: [] for name in self._stages}
-        for name, before in self._before.items():
-            for earlier in before:
+        for name, earlier_ones in self._before.items():
+            for earlier in earlier_ones:
                 self._after[earlier].append(name)
         self.done: set[str] = set()
 
+    @property
+    def stages(self) -> Mapping[str, StagePlan]:
+        """By name, in the client's order."""
+        return self._stages
+
+    def before(self, name: str) -> tuple[str, ...]:
+        """Stages that one of its own waits for."""
+        return self._before[name]
+
+    def due(self, name: str) -> str | None:
+        """The planned visit that is meant by a name; `None`: the plan has none of it."""
+        base = base_name(name)
+        if name != base and (name in self._stages or base not in self._stages):
+            return name if name in self._stages else None
+        visits = self._visits.get(base, [])
+        due = (visit for visit in visits if visit not in self.done)
+        return next(due, visits[-1] if visits else None)
+
+    def visits(self, name: str) -> int:
+        """Planned visits to a stage."""
+        return (
+            1
+            if name in self._stages and name != base_name(name)
+            else len(self._visits.get(name, ()))
+        )
+
     def get(self, name: str) -> StagePlan | None:
         """The declared stage of that name."""
-        return self._stages.get(name)
+        due = self.due(name)
+        return None if due is None else self._stages[due]
 
     def mark_done(self, name: str) -> None:
         """The stage has ended; one that was not declared is ignored."""
-        if name in self._stages:
-            self.done.add(name)
+        due = self.due(name)
+        if due is not None:
+            self.done.add(due)
 
     def ready(self, has_room: Callable[[StagePlan], bool]) -> str | None:
         """First stage, in the client's order, that may run now and has room for a call."""
@@ -112,9 +157,10 @@ class Plan:
             counts = stage.kind is StageKind.LLM and stage_name not in self.done
             own_s = work_s(stage) if counts else 0.0
             tails[stage_name] = own_s + max((tails[n] for n in self._after[stage_name]), default=0)
-        if name is None or name not in self._stages:
+        due = None if name is None else self.due(name)
+        if due is None:
             return max(tails.values(), default=0.0)
-        return max((tails[n] for n in self._after[name]), default=0.0)
+        return max((tails[n] for n in self._after[due]), default=0.0)
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -128,22 +174,22 @@ class Plan:
 
     def children(self, name: str) -> int:
         """Stages that wait for a declared one."""
-        return len(self._after[name])
+        return len(self._after[self.due(name) or name])
 
     def height(self, name: str) -> int:
         """Stages on the longest path after a declared one."""
         heights: dict[str, int] = {}
         for stage in reversed(self._order):
             heights[stage] = max((heights[n] + 1 for n in self._after[stage]), default=0)
-        return heights[name]
+        return heights[self.due(name) or name]
 
-    def _known(self, stage: StagePlan, ended: Collection[str]) -> tuple[str, ...]:
+    def _known(self, stage: str, after: Sequence[str], ended: Collection[str]) -> tuple[str, ...]:
         before = []
-        for name in dict.fromkeys(stage.after):
+        for name in dict.fromkeys(after):
             if name in self._stages:
                 before.append(name)
-            elif name not in ended:
-                raise PlanError(f"stage {stage.name!r} comes after {name!r}, which is no stage")
+            elif name not in ended and base_name(name) not in ended:
+                raise PlanError(f"stage {stage!r} comes after {name!r}, which is no stage")
         return tuple(before)
 
     def _sorted(self) -> list[str]:

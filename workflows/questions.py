@@ -42,19 +42,42 @@ class Questions:
     def remaining_work_s(self, workflow_id: WorkflowId, work_s: WorkSeconds) -> float:
         """Predicted work left along the critical path; 0 when unknown."""
         workflow = self._live.get(workflow_id)
-        return 0.0 if workflow is None else self._budgets.remaining_work_s(workflow, work_s)
+        if workflow is None:
+            return 0.0
+        return self._budgets.remaining_work_s(workflow, work_s, self._now_s)
 
-    def remaining(self, workflow_id: WorkflowId, work_s: WorkSeconds) -> Remaining | None:
-        """How long it still takes, given what of it has ended; `None`: it is not alive."""
+    def remaining(
+        self, workflow_id: WorkflowId, work_s: WorkSeconds, now_s: float | None = None
+    ) -> Remaining | None:
+        """How long it still takes, given what of it has ended; `None`: it is not alive.
+
+        Args:
+            workflow_id: Which.
+            work_s: Work by lengths, mean over the instances that its calls fit.
+            now_s: To this very moment, for people. `None`: as of the latest event, and coarsely,
+                so that answers can be remembered: for policies, which ask often.
+        """
         workflow = self._live.get(workflow_id)
         if workflow is None:
             return None
         self._profiles.pace(work_s(0.0, 1.0) - work_s(0.0, 0.0))
-        known = self._profiles.remaining(workflow, self._profiles.pace_s, self._now_s)
-        if known is not None:
+        pace_s, at_s = self._profiles.pace_s, self._now_s if now_s is None else now_s
+        known = self._profiles.remaining(workflow, pace_s, at_s, exact=now_s is not None)
+        if known is None:
+            work = self._budgets.remaining_work_s(workflow, work_s, at_s)
+            return Remaining(work, work, work, work, known=False)
+        strange = self._profiles.strange(workflow)
+        if not strange:
             return known
-        work = self._budgets.remaining_work_s(workflow, work_s)
-        return Remaining(work, work, work, work, known=False)
+        # what the model never saw is as long as budgets take it to be
+        more_s = self._budgets.planned_work_s(workflow, strange, work_s, at_s)
+        return Remaining(
+            mean_s=known.mean_s + more_s,
+            low_s=known.low_s + more_s,
+            high_s=known.high_s + more_s,
+            work_s=known.work_s + more_s,
+            known=True,
+        )
 
     def uncertainty(self, call_id: CallId) -> float:
         """R(X) of the call's stage, bit x seconds (LLMSched, Eq. 6); 0 where nothing is known."""
@@ -78,14 +101,17 @@ class Questions:
         """Seconds that a tool stays within with probability `p`; `None`: none was ever seen."""
         return self.tools.quantile_s(tool or None, p)
 
-    def explain(self, workflow_id: WorkflowId) -> Mapping[str, object] | None:
-        """Everything a user would ask, JSON-ready, as of the latest event."""
+    def explain(
+        self, workflow_id: WorkflowId, now_s: float | None = None
+    ) -> Mapping[str, object] | None:
+        """Everything a user would ask, JSON-ready; `None`: as of the latest event."""
+        at_s = self._now_s if now_s is None else now_s
         live = self._live.get(workflow_id)
         workflow = live or self._archive.get(workflow_id)
         if workflow is None:
             return None
-        told = {**explain(workflow, self._now_s), "remaining": None, "model": None}
-        return told if live is None else told | self._profiles.explain(live, self._now_s)
+        told = {**explain(workflow, at_s), "remaining": None, "model": None}
+        return told if live is None else told | self._profiles.explain(live, at_s)
 
     def workflows(self) -> Sequence[Mapping[str, object]]:
         """Live workflows, oldest first, JSON-ready, one line each."""

@@ -40,6 +40,12 @@ class Span(NamedTuple):
         zero = np.zeros(cases)
         return Span(zero, zero)
 
+    @staticmethod
+    def at_pace(values: Values, share: float, tpot_s: float, fitted_s: float) -> Span:
+        """Durations as of one time per output token at another; a share of them goes with it."""
+        decoding = values * (share * tpot_s / fitted_s)
+        return Span(decoding + values * (1.0 - share), decoding)
+
     def then(self, other: Span) -> Span:
         """One after the other."""
         return Span(self.total + other.total, self.decoding + other.decoding)

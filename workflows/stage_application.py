@@ -23,7 +23,8 @@ class Application:
         self.profile: StageProfile | None = None
         self.fitted_at = 0
         """Workflows taken in when the latest fit was asked for."""
-        self.fitted_s: float | None = None
+        self.fitted_unix_s: float | None = None
+        """When the model was fitted."""
         self.error: str | None = None
         self.shape = tuple(shape_of(stage) for stage in stages)
         #: another shape that clients have declared of late, and how many times in a row
@@ -42,11 +43,11 @@ class Application:
 
 
 def remaining_told(remaining: Remaining) -> dict[str, object]:
-    """JSON-ready."""
+    """JSON-ready; where no model speaks nobody knows an interval."""
     return {
         "mean_s": remaining.mean_s,
-        "low_s": remaining.low_s,
-        "high_s": remaining.high_s,
+        "low_s": remaining.low_s if remaining.known else None,
+        "high_s": remaining.high_s if remaining.known else None,
         "work_s": remaining.work_s,
         "known": remaining.known,
     }
@@ -63,7 +64,7 @@ def application_told(known: Application) -> dict[str, object]:
         "method": None if profile is None else profile.method,
         "samples": 0 if profile is None else profile.samples,
         "why": None if profile is None else profile.state.get("why"),
-        "fitted_s": known.fitted_s,
+        "fitted_unix_s": known.fitted_unix_s,
         "error": known.error,
         "stages": [] if profile is None else profile.told(),
     }

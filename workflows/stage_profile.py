@@ -20,8 +20,9 @@ import numpy as np
 from dispatcher.core.workflow_types import StageKind
 from workflows.bounds import MAX_S, stored
 from workflows.spans import Part, Posterior, Span, longest
+from workflows.stage_candidates import Candidates, Step
 from workflows.stage_network import MAX_VARIABLES, StageNetwork, in_order
-from workflows.stage_rows import INSIDE, Declared, candidate_name, gap_name, shown
+from workflows.stage_rows import Declared, candidate_name, gap_name, shown
 from workflows.stage_variable import Running, Values, read_variable
 
 DRAWS = 384
@@ -58,9 +59,8 @@ class Question(NamedTuple):
     running: tuple[Running, ...] = ()
     must: tuple[int, ...] = ()
     """Stages that are to come for sure, since the plan says so."""
-    plan: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """What a dynamic stage turned out to be made of and is not over: candidates, and which of
-    these each one waits for, by their place here."""
+    plans: tuple[tuple[int, tuple[Step, ...]], ...] = ()
+    """What dynamic stages turned out to be made of, as far as it is not over."""
 
 
 class StageProfile:
@@ -86,11 +86,7 @@ class StageProfile:
             [variable.card for variable in self.variables], state["parents"], state["tables"]
         )
         self.index = {variable.name: v for v, variable in enumerate(self.variables)}
-        self.candidates = {str(each["name"]): each for each in state["candidates"]}
-        for each in self.candidates.values():
-            stored(each["mean"], "mean", 0.0, 2 * MAX_S)
-            stored(each["share"], "share", 0.0, 1.0 + 1e-6)
-            stored(each["ran"], "ran", 0.0, 1.0)
+        self.candidates = Candidates(state["candidates"], self.tpot_s)
         self._edges = [(str(a), str(b), stored(p, "edge", 0.0, 1.0)) for a, b, p in state["edges"]]
         self.before = self._graph(state["before"], declared)
         self._ancestors: list[frozenset[int]] = [frozenset()] * len(self.variables)
@@ -161,8 +157,7 @@ class StageProfile:
 
     def dynamic_bits(self, name: str) -> float:
         """H of a dynamic stage: of its candidates and of the edges between them (Eq. 4)."""
-        inside = [c for n, c in self.candidates.items() if n.startswith(candidate_name(name, ""))]
-        nodes = sum(_binary_bits(float(candidate["ran"])) for candidate in inside)
+        nodes = sum(_binary_bits(ran) for ran in self.candidates.shares_of(name))
         edges = sum(
             _binary_bits(p) for a, _, p in self._edges if a.startswith(candidate_name(name, ""))
         )
@@ -228,7 +223,7 @@ class StageProfile:
             if self.variables[variable].may_not_run:
                 at_least.setdefault(variable, 1)
         few = prod(self.variables[v].card for v in left) <= ENUMERATED
-        if few and not question.plan:
+        if few and not question.plans:
             joint = self.network.joint(left, known, at_least)
             weights = joint.ravel()
             states = np.stack(np.unravel_index(np.arange(joint.size), joint.shape), axis=1)
@@ -242,40 +237,13 @@ class StageProfile:
             own = self.variables[variable]
             running = under_way.get(variable)
             by_state = own.means if running is None else own.left(running)
-            spans[variable] = self._span(by_state[states[:, column]], own.share, tpot_s)
-        self._resolve(spans, question, tpot_s)
+            spans[variable] = Span.at_pace(
+                by_state[states[:, column]], own.share, tpot_s, self.tpot_s
+            )
+        for variable, steps in question.plans:
+            if variable in spans:
+                spans[variable] = self.candidates.span(steps, len(weights), tpot_s)
         return weights, spans
-
-    def _span(self, values: Values, share: float, tpot_s: float) -> Span:
-        """Durations of the fit at another pace."""
-        decoding = values * (share * tpot_s / self.tpot_s)
-        return Span(decoding + values * (1.0 - share), decoding)
-
-    def _resolve(self, spans: dict[int, Span], question: Question, tpot_s: float) -> None:
-        """A dynamic stage whose plan is known takes as long as what is left of its plan."""
-        if not question.plan:
-            return
-        variable = self.index.get(question.plan[0][0].split(INSIDE, 1)[0])
-        if variable is None or variable not in spans:
-            return
-        cases = len(spans[variable].total)
-        nothing = Span.nothing(cases)
-        ends: list[Span] = []
-        for number, (name, waits_for) in enumerate(question.plan):
-            begins = longest([ends[before] for before in waits_for if before < number], nothing)
-            ends.append(begins.then(self._candidate(name, number, cases, tpot_s)))
-        spans[variable] = longest(ends, nothing)
-
-    def _candidate(self, name: str, number: int, cases: int, tpot_s: float) -> Span:
-        """One candidate in each case: its quantiles, shuffled alike for every question."""
-        candidate = self.candidates.get(name)
-        if candidate is None:
-            return Span.nothing(cases)
-        quantiles = np.asarray(candidate["quantiles"], dtype=np.float64)
-        # a low-discrepancy walk: no two candidates move together, nor with the network's draws
-        at = (np.arange(cases) * 0.6180339887498949 * (number + 1) + 0.5 / (number + 1)) % 1.0
-        drawn = np.interp(at, np.linspace(0.0, 1.0, len(quantiles)), quantiles)
-        return self._span(drawn, float(candidate["share"]), tpot_s)
 
     def _before_left(self, variable: int, spans: Mapping[int, Span]) -> list[int]:
         """Stages left that it waits for, through those that are over."""

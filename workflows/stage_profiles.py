@@ -9,70 +9,33 @@ here and the tracker's budgets answer.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
 from math import log
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dispatcher.core.workflow_types import Remaining, StageKind, StagePlan
-from workflows.bounds import MAX_S, cut
+from workflows.bounds import MAX_S, MAX_WORK_S, cut, stored
 from workflows.declarations import check_stages, dump_stage, load_stage, shape_of
 from workflows.model import Visit, Workflow
+from workflows.names import base_name
+from workflows.stage_answers import Answers
 from workflows.stage_application import Application, application_told, remaining_told
 from workflows.stage_history import ApplicationRows
-from workflows.stage_rows import base_name, row_of, variable_name
+from workflows.stage_rows import row_of
+from workflows.stage_settings import Fitter, StageModel, StageModelSettings
 
 if TYPE_CHECKING:
     from workflows.fitting import FitJob
+    from workflows.resolving import Resolution
     from workflows.spans import Part, Posterior
     from workflows.standing import Standing
 
-Fitter = Callable[["FitJob"], Mapping[str, Any]]
-"""Gives what `fitting.fit` gives; may raise `ValueError`, `RuntimeError`."""
+__all__ = ["Fitter", "StageModel", "StageModelSettings", "StageProfiles"]
 
 DEFAULT_TPOT_S = 0.02
 """Until a fleet has said how long a token takes."""
-MAX_ANSWERS = 8_192
-"""Answers remembered to each kind of question, of all applications together; what was asked least
-recently goes first."""
 _PACE_STEP = 0.25
 """Paces whose logarithms are this near have the same critical paths."""
-
-_Key = tuple[object, ...]
-_Answer = TypeVar("_Answer")
-
-
-class StageModel(StrEnum):
-    """How stages' durations depend on each other."""
-
-    BAYES = "bayes"
-    """As a Bayesian network over them says."""
-    INDEPENDENT = "independent"
-    """They do not: what ends tells nothing of what follows."""
-    NONE = "none"
-    """There are no application models."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageModelSettings:
-    """How application models are made, and bounds. Every bound is at least 1."""
-
-    model: StageModel = StageModel.BAYES
-    declared: Mapping[str, tuple[StagePlan, ...]] = field(default_factory=dict)
-    """Applications whose stages are known beforehand."""
-    min_workflows: int = 20
-    """No model from fewer."""
-    refit_after: int = 100
-    """Workflows after which a model is fitted anew; earlier while it has seen few."""
-    rows: int = 400
-    """Latest workflows kept of an application."""
-    applications: int = 100
-    """The one that learned least recently goes first."""
-    row_bytes: int = 16_000_000
-    """Of all rows together; applications go as above until it holds, but never the last."""
-    fitter: Fitter | None = None
-    """Fits at once, in between; `None`: whoever asks for `job` does."""
 
 
 class StageProfiles:
@@ -86,8 +49,8 @@ class StageProfiles:
         self._applications: OrderedDict[str, Application] = OrderedDict()
         self._due: dict[str, None] = {}
         self._bytes = 0
-        self._answers: OrderedDict[tuple[object, ...], Posterior | None] = OrderedDict()
-        self._reaches: OrderedDict[tuple[object, ...], Part | None] = OrderedDict()
+        self._answers: Answers[Posterior | None] = Answers()
+        self._reaches: Answers[Part | None] = Answers()
         #: models ever taken, so that no two have the same number
         self._models = 0
         self.pace_s = DEFAULT_TPOT_S
@@ -121,6 +84,23 @@ class StageProfiles:
         rows = ApplicationRows(self.settings.rows)
         self._applications[application] = Application(rows, stages)
         self._due.pop(application, None)
+
+    def declared(self, application: str) -> tuple[StagePlan, ...]:
+        """Stages of an application as configured, else as clients declared them; empty: neither."""
+        configured = self.settings.declared.get(application)
+        if configured is not None:
+            return configured
+        known = self._applications.get(application)
+        return () if known is None else tuple(known.declared.stages.values())
+
+    def planned(self, application: str, resolution: Resolution) -> None:
+        """A planner has decided: what it put where nobody had said what may be is learned."""
+        if self.settings.model is StageModel.NONE or not self.declared(application):
+            return
+        known = self._application(application).declared
+        for dynamic, part in resolution.parts.items():
+            for stage in part:
+                known.learn(base_name(stage.name), dynamic)
 
     def learn(self, workflow: Workflow, now_s: float) -> None:
         """One has finished well, and was seen whole."""
@@ -166,8 +146,13 @@ class StageProfiles:
         known.fitted_at = known.rows.total
         return FitJob(application, known.rows.columns, known.rows.rows, self.pace_s)
 
-    def install(self, application: str, state: Mapping[str, Any], now_s: float) -> None:
+    def install(self, application: str, state: Mapping[str, Any], fitted_unix_s: float) -> None:
         """Answer from this model from now on.
+
+        Args:
+            application: Whose.
+            state: The model.
+            fitted_unix_s: When it was fitted, to be told; a simulation's own seconds there.
 
         Raises:
             KeyError, TypeError, ValueError: It is none; the one before stays.
@@ -175,7 +160,7 @@ class StageProfiles:
         known = self._applications.get(application)
         if known is not None:
             self._take(known, state)
-            known.fitted_s = now_s
+            known.fitted_unix_s = fitted_unix_s
             known.error = None
 
     def failed(self, application: str, why: str) -> None:
@@ -186,18 +171,48 @@ class StageProfiles:
 
     # --- answers ---
 
-    def remaining(self, workflow: Workflow, tpot_s: float, now_s: float) -> Remaining | None:
-        """Posterior of what is left of a workflow; `None`: no model speaks."""
+    def remaining(
+        self, workflow: Workflow, tpot_s: float, now_s: float, *, exact: bool = False
+    ) -> Remaining | None:
+        """Posterior of what is left of a workflow; `None`: no model speaks.
+
+        Args:
+            workflow: A live one. What its plan has that the model never saw (`strange`) is not in
+                the answer.
+            tpot_s: Time per output token now, mean over the fleet.
+            now_s: How long stages have been under way counts.
+            exact: To the moment. Else in quarters of a bin, so that answers can be remembered.
+        """
         standing = self._standing(workflow)
-        if standing is None or self._strange(workflow):
+        if standing is None:
             return None
         from workflows.standing import posterior, question_of  # noqa: PLC0415 - loaded with the first model
 
         profile = standing.profile
-        question = question_of(workflow, standing, tpot_s, now_s)
-        key = (profile.number, round(log(max(tpot_s, 1e-9)) / _PACE_STEP), question)
-        answer = _remembered(self._answers, key, lambda: posterior(profile, question, tpot_s))
+        question = question_of(workflow, standing, tpot_s, now_s, exact=exact)
+        if exact:
+            answer = posterior(profile, question, tpot_s)
+        else:
+            key = (profile.number, round(log(max(tpot_s, 1e-9)) / _PACE_STEP), question)
+            answer = self._answers.get(key, lambda: posterior(profile, question, tpot_s))
         return None if answer is None else answer.at(tpot_s)
+
+    def strange(self, workflow: Workflow) -> frozenset[str]:
+        """Stages to come as its planner said that its model does not know; none without a model."""
+        known = self._applications.get(workflow.application)
+        if workflow.planned is None or workflow.plan is None or known is None:
+            return frozenset()
+        profile = known.profile
+        if profile is None:
+            return frozenset()
+        return frozenset(
+            name
+            for name in workflow.planned
+            if name not in workflow.plan.done
+            and name not in profile.index
+            and base_name(name) not in profile.index
+            and known.declared.inside_of(name) not in profile.index
+        )
 
     def uncertainty(self, workflow: Workflow, visit: Visit) -> float:
         """R(X) of a stage at the present pace, bit x seconds; 0 where no model speaks."""
@@ -205,11 +220,11 @@ class StageProfiles:
         if standing is None:
             return 0.0
         profile = standing.profile
-        variable = profile.index.get(variable_name(visit.stage.name, visit.number))
+        variable = profile.index.get(visit.name)
         if variable is None:
             return 0.0
         key = (profile.number, variable, standing.evidence, standing.unscheduled)
-        reach = _remembered(self._reaches, key, lambda: _reduction(standing, variable))
+        reach = self._reaches.get(key, lambda: _reduction(standing, variable))
         return 0.0 if reach is None else reach.at(self.pace_s)
 
     def shape(self, workflow: Workflow, visit: Visit) -> tuple[int, int] | None:
@@ -217,7 +232,7 @@ class StageProfiles:
         known = self._applications.get(workflow.application)
         if known is None or known.profile is None:
             return None
-        variable = known.profile.index.get(variable_name(visit.stage.name, visit.number))
+        variable = known.profile.index.get(visit.name)
         if variable is None:
             return None
         return known.profile.height(variable), known.profile.children(variable)
@@ -268,7 +283,9 @@ class StageProfiles:
                 **known.rows.dump(),
                 "source": known.source,
                 "stages": [dump_stage(s) for s in known.declared.stages.values()],
+                "learned": known.declared.learned,
                 "model": None if known.profile is None else known.profile.state,
+                "fitted_unix_s": known.fitted_unix_s,
                 "fitted_at": known.fitted_at,
             }
             for name, known in self._applications.items()
@@ -314,6 +331,11 @@ class StageProfiles:
         rows = ApplicationRows.loaded(entry, self.settings.rows)
         known = self._applications[name] = Application(rows, stages)
         known.fitted_at = int(entry["fitted_at"])
+        for candidate, dynamic in dict(entry.get("learned", {})).items():
+            known.declared.learn(str(candidate), str(dynamic))
+        fitted_unix_s = entry.get("fitted_unix_s")
+        if fitted_unix_s is not None:
+            known.fitted_unix_s = stored(fitted_unix_s, "fitted_unix_s", 0.0, MAX_WORK_S)
         self._bytes += rows.bytes
         if entry["model"] is not None:
             self._take(known, entry["model"])
@@ -367,34 +389,8 @@ class StageProfiles:
 
         return standing_of(workflow, known.profile, known.declared)
 
-    def _strange(self, workflow: Workflow) -> bool:
-        """Its plan has stages to come that the model never saw: what they take, nobody knows."""
-        if workflow.planned is None:
-            return False
-        known = self._applications[workflow.application]
-        assert known.profile is not None  # noqa: S101 - asked after `_standing`
-        return any(
-            base_name(stage) not in known.profile.index
-            and base_name(stage) not in known.declared.dynamic_of
-            and stage not in workflow.stages
-            for stage in workflow.planned
-        )
-
 
 def _reduction(standing: Standing, variable: int) -> Part | None:
     from workflows.standing import reduction  # noqa: PLC0415 - loaded with the first model
 
     return reduction(standing, variable)
-
-
-def _remembered(
-    answers: OrderedDict[_Key, _Answer], key: _Key, ask: Callable[[], _Answer]
-) -> _Answer:
-    """The answer of before, else the one found now."""
-    if key in answers:
-        answers.move_to_end(key)
-    else:
-        answers[key] = ask()
-        if len(answers) > MAX_ANSWERS:
-            answers.popitem(last=False)
-    return answers[key]

@@ -20,10 +20,13 @@ from typing import NamedTuple
 from dispatcher.core.workflow_types import StageKind, StagePlan
 from workflows.bounds import MAX_S, MAX_TOKENS, cut
 from workflows.model import Visit, Workflow
+from workflows.names import base_name, visit_name
 
 MAX_CELLS = 96
 """Variables that one workflow may speak of."""
 MAX_EDGES = 64
+MAX_LEARNED = 200
+"""Candidates of one application beyond which none is learned."""
 MIN_GAP_S = 0.01
 """Clients always take a moment between two calls: less is no stage."""
 GAP, INSIDE = "\x1fbefore ", "\x1e"
@@ -52,20 +55,9 @@ class Row:
     """Dependencies between candidates of a dynamic stage, as its plan had them."""
 
 
-def variable_name(stage: str, number: int) -> str:
-    """Of a stage's visit of that number, from 1."""
-    return stage if number == 1 else f"{stage}#{number}"
-
-
 def gap_name(variable: str) -> str:
     """Of the gap before a stage, where nobody says what it is."""
     return GAP + variable
-
-
-def base_name(name: str) -> str:
-    """The stage that a visit, or a planned repetition (`search#2`), is of."""
-    head, mark, number = name.rpartition("#")
-    return head if mark and number.isdigit() else name
 
 
 class Declared:
@@ -90,14 +82,31 @@ class Declared:
 
     def kind(self, name: str) -> StageKind:
         """Of a variable; what nobody declared is an LLM stage."""
-        stage = self.stages.get(base_name(name))
+        stage = self.stages.get(name) or self.stages.get(base_name(name))
         return StageKind.LLM if stage is None else stage.kind
+
+    def inside_of(self, name: str) -> str | None:
+        """The dynamic stage that a stage, or one more visit to it, is a candidate of."""
+        return self.dynamic_of.get(name) or self.dynamic_of.get(base_name(name))
+
+    def learn(self, candidate: str, dynamic: str) -> None:
+        """A planner has put it into a dynamic stage that was declared without candidates."""
+        known = self.stages.get(dynamic)
+        learned = len(self.dynamic_of) < MAX_LEARNED
+        if known is not None and not known.candidates and learned and candidate not in self.stages:
+            self.dynamic_of.setdefault(candidate, dynamic)
+
+    @property
+    def learned(self) -> dict[str, str]:
+        """Candidates that nobody declared, and the dynamic stage of each."""
+        declared = {name for stage in self.stages.values() for name in stage.candidates}
+        return {name: of for name, of in self.dynamic_of.items() if name not in declared}
 
     def gap_before(self, visit: Visit) -> list[str]:
         """Stages declared to run at clients right before a visit, as variables."""
         before = self.before.get(visit.stage.name, ())
         return [
-            variable_name(name, visit.number)
+            visit_name(name, visit.number)
             for name in before
             if name in self.stages and self.stages[name].kind is not StageKind.LLM
         ]
@@ -119,7 +128,7 @@ def row_of(workflow: Workflow, declared: Declared, tpot_s: float) -> Row:
     inside: dict[str, list[Cell]] = {}
     for visit, gaps in with_gaps(workflow.visits, declared):
         own = visit_cell(visit, declared)
-        dynamic = declared.dynamic_of.get(base_name(visit.stage.name))
+        dynamic = declared.inside_of(visit.stage.name)
         if dynamic is not None:
             inside.setdefault(dynamic, []).extend([*([own] if own is not None else []), *gaps])
             continue
@@ -139,7 +148,7 @@ def visit_cell(visit: Visit, declared: Declared) -> Cell | None:
     """A visit that has ended well, as a variable's value; `None`: it has not."""
     if visit.ended_s is None or not (visit.succeeded or visit.at_client):
         return None
-    name = variable_name(visit.stage.name, visit.number)
+    name = visit_name(visit.stage.name, visit.number)
     tasks = max(1, visit.members, visit.declared_width)
     if visit.at_client:
         kind = declared.kind(name)
@@ -168,7 +177,7 @@ def gap_cells(visit: Visit, declared: Declared) -> list[Cell]:
     if not names:
         if seconds < MIN_GAP_S:
             return []
-        names = [gap_name(variable_name(visit.stage.name, visit.number))]
+        names = [gap_name(visit_name(visit.stage.name, visit.number))]
     kinds = {n: declared.kind(n) if n in declared.stages else StageKind.REGULAR for n in names}
     return [Cell(name, kinds[name], level, 0.0, seconds, 1) for name in names]
 
@@ -203,7 +212,7 @@ def _length_s(cell: Cell, tpot_s: float) -> float:
 def _candidate_cells(dynamic: str, parts: Iterable[Cell], declared: Declared) -> Iterable[Cell]:
     longest: dict[str, Cell] = {}
     for part in parts:
-        base = base_name(part.name)
+        base = part.name if part.name in declared.dynamic_of else base_name(part.name)
         if declared.dynamic_of.get(base) == dynamic:
             known = longest.get(base)
             if known is None or (part.steps, part.seconds) > (known.steps, known.seconds):

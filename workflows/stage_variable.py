@@ -21,8 +21,9 @@ class Running(NamedTuple):
     variable: int
     state: int
     """It ends in this one or a later one."""
-    quarters: int
-    """Of the time in that state that are over already, 0 to 3."""
+    over: float
+    """Part of the time in that state that is over already, below 1: whole quarters, so that
+    answers can be remembered, or exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +51,20 @@ class Variable:
         first = int(self.may_not_run)
         return first + int(np.searchsorted(self.highs[first:-1], value, side="right"))
 
-    def running_for(self, value: float) -> tuple[int, int]:
-        """The state in which it would end now, and quarters of that state's time that are over."""
+    def running_for(self, value: float, *, exact: bool = False) -> tuple[int, float]:
+        """The state in which it would end now, and the part of that state's time that is over."""
         state = self.state_of(value)
         low, high = self._from(state), float(self.highs[state])
         if high <= low:
-            return state, 0
-        return state, max(0, min(3, int(4.0 * (value - low) / (high - low))))
+            return state, 0.0
+        over = min(1.0, max(0.0, (value - low) / (high - low)))
+        return state, over if exact else min(3, int(4.0 * over)) / 4.0
 
     def left(self, running: Running) -> Values:
         """By state: what is left of it."""
         state = running.state
         begins, high = self._from(state), float(self.highs[state])
-        over = begins + (high - begins) * running.quarters / 4.0
+        over = begins + (high - begins) * running.over
         left = np.maximum(self.means - over, 0.0)
         low = float(self.lows[state])
         if over > low:

@@ -6,6 +6,7 @@ from dispatcher.core.types import CallSpec, Outcome
 from dispatcher.core.workflow_types import CallResult, StagePlan
 from workflows import bounds
 from workflows.model import Call, Stage, Visit, Workflow
+from workflows.names import split_name
 
 OVERFLOW = "later-stages"
 """Where a workflow with too many stages puts the rest."""
@@ -22,7 +23,7 @@ def resent(workflow: Workflow, spec: CallSpec) -> Call | None:
     earlier = workflow.by_key.get(spec.dedupe_key)
     if earlier is None or earlier.outcome is Outcome.OK:
         return None
-    same_stage = spec.stage is None or spec.stage == earlier.visit.stage.name
+    same_stage = spec.stage in {None, earlier.visit.stage.name, earlier.visit.name}
     return earlier if same_stage else None
 
 
@@ -83,9 +84,26 @@ def visit_for(workflow: Workflow, spec: CallSpec, now_s: float, max_stages: int)
     return visit_named(workflow, name, now_s, max_stages)
 
 
+def stage_named(workflow: Workflow, name: str) -> Stage | None:
+    """The stage that a name means; `None`: it has not been seen.
+
+    `search#2` is a visit to `search` where that one is as far; beside a first visit that goes on
+    it is a stage of its own.
+    """
+    stage = workflow.stages.get(name)
+    if stage is not None:
+        return stage
+    base, number = split_name(name)
+    of = workflow.stages.get(base) if number > 1 else None
+    if of is None:
+        return None
+    as_far = of.visits + 1 >= number if of.open is None else of.visits >= number
+    return of if as_far else None
+
+
 def visit_named(workflow: Workflow, name: str, now_s: float, max_stages: int) -> Visit:
     """The open visit to a stage, begun where there is none."""
-    stage = workflow.stages.get(name)
+    stage = stage_named(workflow, name)
     if stage is None:
         if len(workflow.stages) >= max_stages:
             name = OVERFLOW
@@ -162,8 +180,9 @@ def close(workflow: Workflow, visit: Visit) -> None:
         visit.stage.open = None
     workflow.version += 1
     # A stage of which every call failed is still to be done: its client may try again.
-    if visit.succeeded or visit.at_client:
-        visit.stage.done = True
+    if (visit.succeeded or visit.at_client) and not visit.counted:
+        visit.counted = True
+        visit.stage.done += 1
         if workflow.plan is not None:
             workflow.plan.mark_done(visit.stage.name)
 
@@ -177,5 +196,5 @@ def close_abandoned(workflow: Workflow, now_s: float) -> None:
 
 
 def _has_room(workflow: Workflow, stage: StagePlan) -> bool:
-    known = workflow.stages.get(stage.name)
+    known = stage_named(workflow, stage.name)
     return known is None or known.open is None or known.open.members < stage.width

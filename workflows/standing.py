@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dispatcher.core.workflow_types import StageKind
-from workflows.model import Visit, Workflow
+from workflows.model import Visit, Workflow, dispatched_s
+from workflows.names import base_name
 from workflows.spans import Part, Posterior
+from workflows.stage_candidates import Step
 from workflows.stage_network import NetworkError
 from workflows.stage_profile import Evidence, Question, StageProfile
 from workflows.stage_rows import (
     GAP,
     Cell,
     Declared,
-    base_name,
     candidate_name,
     dynamic_cell,
     shown,
-    variable_name,
     visit_cell,
     with_gaps,
 )
 from workflows.stage_variable import Running
 
-Plan = tuple[tuple[str, tuple[int, ...]], ...]
+
+class Planned(NamedTuple):
+    """A stage of a plan that is not over."""
+
+    name: str
+    step: Step
+    visit: Visit | None
+    """Of which calls wait or run."""
+    at_client: bool
+    """It runs at the client now, if anything does."""
+
+
+Plans = tuple[tuple[int, tuple[Planned, ...]], ...]
 
 
 class Standing(NamedTuple):
@@ -35,12 +47,15 @@ class Standing(NamedTuple):
     evidence: Evidence
     gone: tuple[int, ...]
     must: tuple[int, ...]
-    plan: Plan
+    plans: Plans
+    """What dynamic stages turned out to be made of, as far as it is not over."""
     under_way: tuple[tuple[int, Visit], ...]
     """Stages of which calls wait or run."""
     unscheduled: frozenset[int]
     part_run: tuple[Running, ...]
     """Dynamic stages of which something has ended, and how far they are."""
+    quiet_since_s: float | None
+    """When the latest call, or report, ended, where nothing is under way here."""
     gap: int | None
     """What runs at the client between two calls, where that can only be one."""
 
@@ -54,28 +69,37 @@ def standing_of(workflow: Workflow, profile: StageProfile, declared: Declared) -
     return known
 
 
-def question_of(workflow: Workflow, standing: Standing, tpot_s: float, now_s: float) -> Question:
+def question_of(
+    workflow: Workflow, standing: Standing, tpot_s: float, now_s: float, *, exact: bool = False
+) -> Question:
     """What to ask of the model now: how long stages have been under way counts, too."""
     profile = standing.profile
-    dispatched_s: dict[int, float] = {}
-    for call in workflow.live.values():
-        if call.dispatched_s is not None:
-            began_s = dispatched_s.get(id(call.visit), call.dispatched_s)
-            dispatched_s[id(call.visit)] = min(began_s, call.dispatched_s)
+    began_s = dispatched_s(workflow)
     running, must = list(standing.part_run), list(standing.must)
     for variable, visit in standing.under_way:
         own = profile.variables[variable]
-        since_s = dispatched_s.get(id(visit))
+        since_s = began_s.get(id(visit))
         if since_s is None:
             must.append(variable)
             continue
         value = max(0.0, now_s - since_s) / profile.scale(own.share, tpot_s)
-        running.append(Running(variable, *own.running_for(value)))
-    if standing.gap is not None and workflow.last_ended_s is not None:
+        running.append(Running(variable, *own.running_for(value, exact=exact)))
+    quiet_s = standing.quiet_since_s
+    if standing.gap is not None and quiet_s is not None:
         own = profile.variables[standing.gap]
-        value = max(0.0, now_s - workflow.last_ended_s)
-        running.append(Running(standing.gap, *own.running_for(value)))
-    return Question(standing.evidence, standing.gone, tuple(running), tuple(must), standing.plan)
+        value = max(0.0, now_s - quiet_s)
+        running.append(Running(standing.gap, *own.running_for(value, exact=exact)))
+
+    def step(planned: Planned) -> Step:
+        since_s = quiet_s if planned.at_client else began_s.get(id(planned.visit))
+        if since_s is None:
+            return planned.step
+        candidate, seconds = planned.step.candidate, max(0.0, now_s - since_s)
+        over_s = profile.candidates.over_s(candidate, seconds, tpot_s, exact=exact)
+        return planned.step._replace(over_s=over_s)
+
+    plans = tuple((v, tuple(step(each) for each in steps)) for v, steps in standing.plans)
+    return Question(standing.evidence, standing.gone, tuple(running), tuple(must), plans)
 
 
 def posterior(profile: StageProfile, question: Question, tpot_s: float) -> Posterior | None:
@@ -100,6 +124,7 @@ def told(standing: Standing) -> list[dict[str, object]]:
     `expected_s` is at the pace at which the model was fitted.
     """
     states = dict(standing.evidence)
+    plans = {variable: [each.name for each in steps] for variable, steps in standing.plans}
     under_way = {variable for variable, _ in standing.under_way}
     rows: list[dict[str, object]] = []
     for variable, own in enumerate(standing.profile.variables):
@@ -117,9 +142,9 @@ def told(standing: Standing) -> list[dict[str, object]]:
             "status": status,
             "expected_s": expected_s,
         }
-        if own.kind is StageKind.DYNAMIC and standing.plan and status == "to come":
+        if variable in plans and status == "to come":
             row["status"] = "planned"
-            row["planned"] = [shown(name) for name, _ in standing.plan]
+            row["planned"] = plans[variable]
         rows.append(row)
     return rows
 
@@ -139,13 +164,13 @@ class _Reading:
         self._part_run: list[Running] = []
         #: dynamic stage -> what of it has run
         self._inside: dict[str, list[Cell]] = {}
-        self._inside_live: set[str] = set()
+        self._inside_live: list[Visit] = []
 
     def standing(self, key: tuple[object, ...]) -> Standing:
         for visit, gaps in with_gaps(self._workflow.visits, self._declared):
             self._read(visit, gaps)
         self._pass_over()
-        plan, must = self._planned()
+        plans, must = self._planned()
         self._part_run = [each for each in self._part_run if each.variable not in self._known]
         everything = range(len(self._profile.variables))
         over = {*self._known, *self._gone}
@@ -155,25 +180,26 @@ class _Reading:
             evidence=tuple(sorted(self._known.items())),
             gone=tuple(sorted(self._gone - self._known.keys())),
             must=must,
-            plan=plan,
+            plans=plans,
             under_way=tuple(self._under_way),
             unscheduled=frozenset(v for v in everything if v not in over | self._begun),
             part_run=tuple(self._part_run),
             gap=self._gap(),
+            quiet_since_s=self._quiet_since_s(),
         )
 
     def _read(self, visit: Visit, gaps: list[Cell]) -> None:
         cell = visit_cell(visit, self._declared)
-        dynamic = self._declared.dynamic_of.get(base_name(visit.stage.name))
+        dynamic = self._declared.inside_of(visit.stage.name)
         if dynamic is not None:
             cells = self._inside.setdefault(dynamic, [])
             cells += [*([] if cell is None else [cell]), *gaps]
             if visit.ended_s is None:
-                self._inside_live.add(visit.stage.name)
+                self._inside_live.append(visit)
             return
         for each in gaps:
             self._note(each)
-        variable = self._profile.index.get(variable_name(visit.stage.name, visit.number))
+        variable = self._profile.index.get(visit.name)
         if variable is None:
             return
         if cell is not None:
@@ -230,56 +256,82 @@ class _Reading:
         else:
             self._gone.add(variable)
 
-    def _planned(self) -> tuple[Plan, tuple[int, ...]]:
-        """What the posted plan says: of a dynamic stage, else of all that may follow."""
-        planned = self._workflow.planned
+    def _planned(self) -> tuple[Plans, tuple[int, ...]]:
+        """What the posted plan says: of dynamic stages, else of all that may follow."""
+        planned, resolution = self._workflow.planned, self._workflow.resolution
         if planned is None:
             return (), ()
-        for name, own in self._declared.stages.items():
-            if own.kind is StageKind.DYNAMIC:
-                return self._resolved(name, planned), ()
-        if not self._declared.stages:
+        if resolution is None:
             return (), self._bound_by(planned)
-        return (), ()
+        plans = []
+        for dynamic in resolution.parts:
+            variable = self._profile.index.get(dynamic)
+            over = self._known.keys() | self._gone
+            if variable is not None and variable not in over:
+                steps = self._resolved(variable, dynamic, resolution.names(dynamic) or ())
+                if steps:
+                    plans.append((variable, steps))
+        return tuple(plans), ()
 
-    def _resolved(self, dynamic: str, planned: tuple[str, ...]) -> Plan:
-        """The part of a plan that is inside of a dynamic stage and not over."""
-        variable = self._profile.index.get(dynamic)
-        if variable is None or variable in self._known or variable in self._gone:
-            return ()
-        inside = [n for n in planned if self._declared.dynamic_of.get(base_name(n)) == dynamic]
+    def _resolved(
+        self, variable: int, dynamic: str, planned: tuple[str, ...]
+    ) -> tuple[Planned, ...]:
+        """What of a plan is not over; none: all of it is, and that is noted."""
         cells = self._inside.get(dynamic, [])
-        ran = {cell.name for cell in cells}
-        left = [name for name in inside if name not in ran]
+        ran = [cell.name for cell in cells if not cell.name.startswith(GAP)]
+        left = _without(planned, ran)
         if not left:
             if cells:
                 self._note(dynamic_cell(dynamic, cells, self._profile.tpot_s))
             else:
                 self._leave_out(variable)  # the planner wants none of it
             return ()
+        live = {_due(left, visit.name): visit for visit in self._inside_live}
+        quiet = not self._workflow.live and not self._under_way and not live
         place = {name: number for number, name in enumerate(left)}
         waits: dict[str, list[int]] = {name: [] for name in left}
         for before, after in self._workflow.planned_edges:
             if before in place and after in place:
                 waits[after].append(place[before])
-        return tuple(
-            (candidate_name(dynamic, base_name(name)), tuple(waits[name])) for name in left
-        )
+        steps = []
+        for name in left:
+            candidate = candidate_name(dynamic, self._candidate(name))
+            at_client = quiet and not waits[name]
+            steps.append(
+                Planned(
+                    name,
+                    Step(candidate, tuple(waits[name])),
+                    live.get(name),
+                    at_client and self._profile.candidates.run_at_client(candidate),
+                )
+            )
+        return tuple(steps)
+
+    def _candidate(self, name: str) -> str:
+        return name if name in self._declared.dynamic_of else base_name(name)
 
     def _bound_by(self, planned: tuple[str, ...]) -> tuple[int, ...]:
         """The plan is all that follows: the rest is not executed."""
-        names = {base_name(name) for name in planned}
+        names = {base_name(name) for name in planned} | set(planned)
         must = []
         over = self._known.keys() | self._gone | self._begun
         for variable, own in enumerate(self._profile.variables):
             if variable in over:
                 continue
-            stage = base_name(own.name.removeprefix(GAP))
-            if stage not in names:
+            stage = own.name.removeprefix(GAP)
+            if names.isdisjoint({stage, base_name(stage)}):
                 self._leave_out(variable)
             elif own.name in names:
                 must.append(variable)
         return tuple(must)
+
+    def _quiet_since_s(self) -> float | None:
+        """When the latest call or report ended."""
+        if self._workflow.live:
+            return None
+        moments = [self._workflow.last_ended_s]
+        moments += [visit.ended_s for visit in self._workflow.visits if visit.at_client]
+        return max((moment for moment in moments if moment is not None), default=None)
 
     def _gap(self) -> int | None:
         """The one stage at the client that may run now."""
@@ -294,3 +346,20 @@ class _Reading:
             and all(before in over for before in self._profile.before[v])
         ]
         return found[0] if len(found) == 1 and self._known else None
+
+
+def _due(planned: Sequence[str], name: str) -> str | None:
+    """The planned visit that is meant by a name: itself, else the first to that stage."""
+    if name in planned:
+        return name
+    return next((each for each in planned if base_name(each) == base_name(name)), None)
+
+
+def _without(planned: Sequence[str], ran: Sequence[str]) -> tuple[str, ...]:
+    """Planned visits that are left: those named, and for each other visit one to that stage."""
+    left = [name for name in planned if name not in ran]
+    for name in ran:
+        due = None if name in planned else _due(left, name)
+        if due is not None:
+            left.remove(due)
+    return tuple(left)

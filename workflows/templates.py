@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from dispatcher.core.ports import WorkSeconds
 from workflows.bounds import MAX_TOKENS, stored
+from workflows.names import base_name, split_name
 
 MEMORY = 50.0
 """Workflows over which a mean is taken."""
@@ -155,9 +156,16 @@ class ApplicationTemplate:
             self.stages.move_to_end(name)
         return stage
 
+    def stage(self, name: str) -> StageTemplate | None:
+        """What is known of a stage, or of the one that a name is one more visit to."""
+        return self.stages.get(name) or self.stages.get(base_name(name))
+
     def tail_work_s(self, stage: str, visit: int, level: int, work_s: WorkSeconds) -> float:
         """Seconds of what follows a visit to a stage; of a new stage: what is left by level."""
         known = self.stages.get(stage)
+        if known is None:
+            stage, first = split_name(stage)
+            known, visit = self.stages.get(stage), first + visit - 1
         tail = None if known is None else known.tail(visit)
         if tail is not None:
             return tail.work_s(work_s)

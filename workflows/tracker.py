@@ -19,8 +19,8 @@ from dispatcher.core.workflow_types import (
     WorkflowDeclaration,
     WorkflowRecord,
 )
+from workflows import planning, stages
 from workflows import snapshot as snapshots
-from workflows import stages
 from workflows.beginning import new_workflow
 from workflows.bounds import MAX_S, MAX_WORK_S, cut, tokens
 from workflows.ending import close_books, closing_of
@@ -185,29 +185,29 @@ class Tracker(Questions):
             workflow.slo_s = declaration.slo_s
             changed = True
         if plan is not None:
-            for stage in workflow.stages.values():
-                if stage.open is None and stage.done:
-                    plan.mark_done(stage.name)
-            workflow.plan = plan
-            workflow.version += 1
+            planning.declared(workflow, plan)
         return self._update(workflow, rebudget=changed)
 
     def plan_posted(
         self, workflow_id: WorkflowId, stages: Sequence[StagePlan], now_s: float
     ) -> TrackerUpdate:
-        """The rest of the workflow is known now; unknown workflows are ignored.
+        """What a planner has decided; unknown workflows are ignored.
+
+        It takes the place of a declared dynamic stage; where there is none, of all that follows.
 
         Raises:
-            PlanError: The stages are no graph; nothing has changed then.
+            PlanError: The stages are no graph, or one is no candidate of the dynamic stage; nothing
+                has changed then.
         """
         self._now_s = now_s
         workflow = self._live.get(workflow_id)
         if workflow is None:
             return self._pending()
-        workflow.plan = Plan(stages, workflow.stages)
-        workflow.planned, workflow.planned_edges = workflow.plan.order, workflow.plan.edges
+        known = self._profiles.declared(workflow.application)
+        resolution = planning.posted(workflow, known, stages)
+        if resolution is not None:
+            self._profiles.planned(workflow.application, resolution)
         workflow.declared = True
-        workflow.version += 1
         self._touch(workflow, now_s)
         return self._update(workflow, rebudget=True)
 
@@ -217,11 +217,17 @@ class Tracker(Questions):
         """A stage that ran at the client has ended; unknown workflows are ignored.
 
         A duration that is no time counts as 0.
+
+        Raises:
+            PlanError: Its application's stages are declared, and none is called so; nothing has
+                changed then.
         """
         self._now_s = now_s
         workflow = self._live.get(workflow_id)
         if workflow is None:
             return self._pending()
+        application = self._profiles.declared(workflow.application)
+        planning.check_reported(workflow, application, stage)
         self.tools.learn(stage, duration_s)
         workflow.ran = True
         visit = stages.visit_named(workflow, stage, now_s, self.settings.max_stages)

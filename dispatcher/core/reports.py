@@ -155,16 +155,23 @@ def counts(coordinator: Coordinator) -> Mapping[str, int]:
 def quote(coordinator: Coordinator, declaration: WorkflowDeclaration) -> Quote:
     """What a declared workflow may expect: its work, after the least backlog it would meet.
 
-    Of a workflow whose structure is unknown, one call of the usual length is counted: the least
-    that it can be.
+    Its work is the mean of what its application's model says is left, where there is one; `details`
+    then have the 5 and 95 % quantiles of the finish, too. Else it is what budgets go by. Of a
+    workflow whose structure is unknown, one call of the usual length is counted: the least that it
+    can be.
     """
     fleet = coordinator.fleet
     up = [instance for instance in fleet if instance.available]
     if not up:
         return Quote(feasible=False, earliest_finish_s=float("inf"))
     work = fleet.work_s(frozenset(instance.instance_id for instance in up))
-    work_s = coordinator.tracker.remaining_work_s(declaration.workflow_id, work)
-    if work_s <= 0.0:
+    known = coordinator.tracker.remaining(declaration.workflow_id, work)
+    modelled = known if known is not None and known.known else None
+    if modelled is not None:
+        work_s = modelled.mean_s
+    else:
+        work_s = coordinator.tracker.remaining_work_s(declaration.workflow_id, work)
+    if work_s <= 0.0 and modelled is None:
         usual = CallSpec(
             call_id=CallId(""),
             workflow_id=declaration.workflow_id,
@@ -175,11 +182,15 @@ def quote(coordinator: Coordinator, declaration: WorkflowDeclaration) -> Quote:
         work_s = work(1.0, coordinator.lengths.predict(usual).expected_tokens)
     backlog_s = coordinator.placing.wait_s(up)
     finish_s = work_s + backlog_s
+    details = {"work_s": work_s, "backlog_s": backlog_s}
+    if modelled is not None:
+        details["finish_low_s"] = modelled.low_s + backlog_s
+        details["finish_high_s"] = modelled.high_s + backlog_s
     left_s = _left_s(coordinator, declaration)
     return Quote(
         feasible=left_s is None or finish_s <= left_s,
         earliest_finish_s=finish_s,
-        details={"work_s": work_s, "backlog_s": backlog_s},
+        details=details,
     )
 
 

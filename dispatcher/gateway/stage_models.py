@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,6 +36,7 @@ class LiveStageModels:
         profiles: StageProfiles,
         learner: str | None,
         clock: Callable[[], float],
+        time_of_day: Callable[[], float] = time.time,
         *,
         check_s: float = CHECK_S,
     ) -> None:
@@ -44,11 +46,13 @@ class LiveStageModels:
             profiles: The tracker's.
             learner: As in `StageFit`.
             clock: Seconds that never run backwards.
+            time_of_day: Unix seconds, to be told.
             check_s: Between two looks at what is due.
         """
         self._profiles = profiles
         self._learner = learner
         self._clock = clock
+        self._time_of_day = time_of_day
         self._check_s = check_s
         self._worker = Worker()
         self._task: asyncio.Task[None] | None = None
@@ -103,7 +107,7 @@ class LiveStageModels:
             state = await self._worker.run(fit_stages, StageFit(job, self._learner), FIT_LIMIT_S)
             # arrays take their time to load: not while calls wait
             await asyncio.to_thread(importlib.import_module, "workflows.standing")
-            self._profiles.install(application, state, self._clock())
+            self._profiles.install(application, state, self._time_of_day())
         except (WorkerError, KeyError, TypeError, ValueError) as error:
             self._has_failed(application, error)
             return

@@ -158,7 +158,7 @@ async def test_a_planner_of_a_configured_application() -> None:
         assert after["high_s"] - after["low_s"] < 1.0
         assert after["mean_s"] == pytest.approx(3.0, abs=1.0)
         found = (await explained(running, "new"))["model"]["stages"][1]
-        assert (found["status"], found["planned"]) == ("planned", ["tools: search"])
+        assert (found["status"], found["planned"]) == ("planned", ["search"])
 
 
 async def test_an_application_declared_by_its_client() -> None:

@@ -365,7 +365,7 @@ def test_a_posted_plan_resolves_the_dynamic_stage() -> None:
     assert after.high_s - after.low_s < 0.5
     explained = story.explain("new")["model"]["stages"][1]
     assert explained["status"] == "planned"
-    assert explained["planned"] == ["tools: search", "tools: read"]
+    assert explained["planned"] == ["search", "read"]
 
 
 def test_what_of_a_plan_is_done_is_not_left() -> None:
@@ -434,12 +434,25 @@ def test_a_plan_of_an_undeclared_application_says_what_will_not_run() -> None:
     assert story.remaining("other").mean_s == pytest.approx(9.0, rel=0.05)
 
 
-def test_a_plan_with_strange_stages_is_left_to_budgets() -> None:
+def test_of_a_plan_with_strange_stages_the_model_speaks_of_the_rest() -> None:
     story = taught()
     story.play("new", [("split", 1.0)], final=False)
-    assert story.remaining("new").known
-    post(story, "new", stage("sort"), stage("dance"))
-    assert not story.remaining("new").known
+    story.play("other", [("split", 1.0)], final=False)
+    post(story, "new", stage("sort"), stage("merge"))
+    strange = (stage("dance", output_tokens=50), stage("sing", output_tokens=20))
+    post(story, "other", stage("sort"), stage("merge"), *strange)
+    usual, longer = story.remaining("new"), story.remaining("other")
+    assert usual.known
+    assert longer.known
+    # as long as declared
+    more = (50 + 20) * TPOT_S
+    assert longer.mean_s == pytest.approx(usual.mean_s + more)
+    assert longer.high_s == pytest.approx(usual.high_s + more)
+    call = story.begin("other", "dance")
+    later = story.tracker.remaining(WorkflowId("other"), work_s, story.now_s + 3.0)
+    assert later.mean_s == pytest.approx(longer.mean_s - 3.0)
+    story.at(story.now_s + 3.0).finish(call)
+    assert story.remaining("other").mean_s == pytest.approx(usual.mean_s + 20 * TPOT_S, rel=0.2)
 
 
 # --- declarations ---
@@ -708,7 +721,7 @@ def test_what_one_workflow_may_say_is_bounded() -> None:
 
 
 def test_answers_are_remembered_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workflows.stage_profiles.MAX_ANSWERS", 4)
+    monkeypatch.setattr("workflows.stage_answers.MAX_ANSWERS", 4)
     story = taught()
     for number in range(12):
         call = story.begin(f"new-{number}", "split")

@@ -19,6 +19,7 @@ from dispatcher.gateway.parsing.fields import ID_MAX, MS_MAX
 from dispatcher.gateway.parsing.hints import WIDTH_MAX, HeaderBag
 from dispatcher.gateway.parsing.spec import TenantTerms
 from dispatcher.gateway.runtime import Gateway
+from workflows.plan import PlanError
 from workflows.stage_application import remaining_told
 
 WORKFLOWS = "/v1/workflows"
@@ -64,7 +65,7 @@ class StageBody(BaseModel):
 
 
 class PlanBody(BaseModel):
-    """What a planner has decided: all that follows."""
+    """What a planner has decided: what a dynamic stage is made of, else all that follows."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -98,23 +99,19 @@ def workflow_routes(gateway: Gateway) -> APIRouter:
         bag = HeaderBag(request.scope["headers"])
         return gateway.tenants.terms_for(gateway.tenants.identify(bag), bag)
 
-    def handle(event: WorkflowDeclared | PlanPosted) -> None:
-        """Raises the 400 of stages that are no graph."""
-        try:
-            gateway.driver.handle(event)
-        except ValueError as error:
-            raise ApiError(400, f"stages: {error}", param="stages") from error
-
-    def remaining(inside: WorkflowId) -> dict[str, object] | None:
-        left = gateway.coordinator.fleet.remaining(inside)
-        return None if left is None else remaining_told(left)
-
     def live(workflow_id: str, request: Request) -> WorkflowId:
         """Raises the 404 of one that is over, or was never there."""
         inside = WorkflowId(terms_of(request).own(workflow_id))
         found = gateway.tracker.explain(inside)
-        if found is None or found["state"] != "live":
+        if found is None:
             raise _unknown(workflow_id)
+        if found["state"] != "live":
+            raise ApiError(
+                404,
+                f"The workflow {workflow_id[:200]!r} is over: {found['state']}.",
+                param="workflow_id",
+                code="workflow_ended",
+            )
         return inside
 
     router = APIRouter(prefix=WORKFLOWS, tags=["workflows"], route_class=guarded(gateway, terms_of))
@@ -132,7 +129,7 @@ def workflow_routes(gateway: Gateway) -> APIRouter:
             slo_s=terms.end_to_end_s(slo_s, gateway.usual_slo_s(body.workflow)),
             stages=tuple(stage.plan() for stage in body.stages),
         )
-        handle(WorkflowDeclared(declaration))
+        _handle(gateway, WorkflowDeclared(declaration), "stages")
         quote = reports.quote(gateway.coordinator, declaration)
         finish_s = quote.earliest_finish_s
         return {
@@ -142,6 +139,9 @@ def workflow_routes(gateway: Gateway) -> APIRouter:
                 "feasible": quote.feasible,
                 # JSON knows no infinity: nothing is up
                 "earliest_finish_s": finish_s if finish_s < float("inf") else None,
+                # nobody knows, where no model speaks
+                "finish_low_s": None,
+                "finish_high_s": None,
                 **quote.details,
             },
         }
@@ -149,24 +149,29 @@ def workflow_routes(gateway: Gateway) -> APIRouter:
     @router.post("/{workflow_id:path}/plan", summary="Post what a planner has decided")
     async def plan(workflow_id: str, body: PlanBody, request: Request) -> dict[str, Any]:
         inside = live(workflow_id, request)
-        handle(PlanPosted(inside, tuple(stage.plan() for stage in body.stages)))
-        return {"id": workflow_id, "stages": len(body.stages), "remaining": remaining(inside)}
+        event = PlanPosted(inside, tuple(stage.plan() for stage in body.stages))
+        _handle(gateway, event, "stages")
+        return {
+            "id": workflow_id,
+            "stages": len(body.stages),
+            "remaining": _remaining(gateway, inside),
+        }
 
     @router.post("/{workflow_id:path}/stages", summary="Report a stage that ran at the client")
     async def report(workflow_id: str, body: StageEndBody, request: Request) -> dict[str, Any]:
         inside = live(workflow_id, request)
-        gateway.driver.handle(StageReported(inside, body.stage, body.duration_ms / 1000.0))
-        return {"id": workflow_id, "stage": body.stage, "remaining": remaining(inside)}
+        event = StageReported(inside, body.stage, body.duration_ms / 1000.0)
+        _handle(gateway, event, "stage")
+        return {"id": workflow_id, "stage": body.stage, "remaining": _remaining(gateway, inside)}
 
     @router.get("/{workflow_id:path}", summary="Explain a workflow, live or ended of late")
     async def explain(workflow_id: str, request: Request) -> dict[str, Any]:
         inside = WorkflowId(terms_of(request).own(workflow_id))
-        found = gateway.tracker.explain(inside)
+        found = gateway.tracker.explain(inside, gateway.clock())
         if found is None:
             raise _unknown(workflow_id)
         told = {**slo_report.of_workflow(gateway.coordinator, found), "id": workflow_id}
-        # at the load of the fleet now, not as of the latest event
-        return {**told, "remaining": remaining(inside)}
+        return {**told, "remaining": _remaining(gateway, inside)}
 
     @router.delete("/{workflow_id:path}", summary="Cancel a workflow and all its calls")
     async def cancel(workflow_id: str, request: Request) -> dict[str, Any]:
@@ -184,10 +189,33 @@ def workflow_routes(gateway: Gateway) -> APIRouter:
     return router
 
 
+def _handle(
+    gateway: Gateway, event: WorkflowDeclared | PlanPosted | StageReported, param: str
+) -> None:
+    """Raises the 400 of stages that are no graph, or none of the application's."""
+    try:
+        gateway.driver.handle(event)
+    except PlanError as error:
+        code = "invalid_stages" if param == "stages" else "unknown_stage"
+        raise ApiError(400, f"{param}: {error}", param=param, code=code) from error
+
+
+def _remaining(gateway: Gateway, inside: WorkflowId) -> dict[str, object] | None:
+    """To this very moment, at the load of the fleet now."""
+    fleet, calls = gateway.coordinator.fleet, gateway.coordinator.calls
+    live = (calls[call] for call in gateway.tracker.live_calls(inside) if call in calls)
+    among = next((call.candidates for call in live), None)
+    if among is None:
+        among = frozenset(instance.instance_id for instance in fleet)
+    left = gateway.tracker.remaining(inside, fleet.work_s(among), gateway.clock())
+    return None if left is None else remaining_told(left)
+
+
 def _unknown(workflow_id: str) -> ApiError:
     return ApiError(
         404,
-        f"The workflow {workflow_id[:200]!r} is not known.",
+        f"The workflow {workflow_id[:200]!r} is not known: it never was, or it ended and has been"
+        " forgotten since.",
         param="workflow_id",
         code="workflow_not_found",
     )
