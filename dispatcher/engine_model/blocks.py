@@ -186,11 +186,6 @@ class TieredBlockPool(BlockPool):
         #: content in host memory, first to go first
         self._offloaded: OrderedDict[int, None] = OrderedDict()
 
-    @property
-    def offloaded_blocks(self) -> int:
-        """Blocks in host memory."""
-        return len(self._offloaded)
-
     def residency(self, hashes: Sequence[int]) -> Residency:
         """Return how many of these blocks are kept, and where; see `BlockPool.residency`."""
         found = super().residency(hashes)

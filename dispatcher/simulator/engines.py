@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from dispatcher.core.types import AttemptId
+from dispatcher.core.types import AttemptId, EngineGauges
 from dispatcher.engine_model import (
     AlikeRun,
     EngineConfig,
@@ -227,6 +227,17 @@ class EnginePlayer:
             return attempt.generated + (0 if waits else self._iterations_over(self._run))
         under_way = any(one is attempt for one in self._under_way.emitted)
         return attempt.generated - under_way
+
+    def gauges(self, running_tokens: int) -> EngineGauges:
+        """Return what its metrics page says now; `running_tokens`: generated of requests here."""
+        model = self.model
+        return EngineGauges(
+            running=model.running_count,
+            waiting=model.waiting_count,
+            kv_usage=model.kv_usage,
+            preemptions_total=model.preemptions,
+            output_tokens_total=self.output_tokens + running_tokens,
+        )
 
     def played(self, *, seats: int, seat_s: float) -> PlayedInstance:
         """Return what it has done so far; seats are the scheduler's."""

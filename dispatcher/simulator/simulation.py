@@ -28,7 +28,6 @@ from dispatcher.core.types import (
     AttemptId,
     CallId,
     CallSpec,
-    EngineGauges,
     InstanceId,
     Outcome,
     Usage,
@@ -288,14 +287,7 @@ class _Simulation:
         for instance_id, player in self._players.items():
             if instance_id in self._down:
                 continue
-            model = player.model
-            gauges = EngineGauges(
-                running=model.running_count,
-                waiting=model.waiting_count,
-                kv_usage=model.kv_usage,
-                preemptions_total=model.preemptions,
-                output_tokens_total=player.output_tokens + running[instance_id],
-            )
+            gauges = player.gauges(running[instance_id])
             self._post(ev.InstanceObserved(instance_id, gauges))
         self._kernel.at(self._kernel.now_s + SCRAPE_S, self._scrape)
 

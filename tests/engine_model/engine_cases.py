@@ -26,6 +26,8 @@ def make_request(
     prompt: int = 4,
     output: int = 1,
     *,
+    priority: int = 0,
+    arrival_s: float = 0.0,
     hashes: tuple[int, ...] = (),
     session: str | None = None,
 ) -> EngineRequest:
@@ -33,7 +35,8 @@ def make_request(
         name,
         prompt_tokens=prompt,
         output_tokens=output,
-        arrival_s=0.0,
+        priority=priority,
+        arrival_s=arrival_s,
         block_hashes=hashes,
         session=session,
     )

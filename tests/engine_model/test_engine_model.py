@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import engine_cases
 import pytest
+from engine_cases import names, step
 
 from dispatcher.core.gpu_profiles import A100_80G, L40, LLAMA_8B
 from dispatcher.engine_model import (
-    EngineConfig,
     EngineModel,
-    EngineRequest,
     RequestState,
     Roofline,
     StepResult,
@@ -16,44 +18,12 @@ from dispatcher.engine_model import (
 
 
 def make_engine(**overrides: object) -> EngineModel:
-    settings: dict[str, object] = {
-        "num_blocks": 64,
-        "max_model_len": 256,
-        "max_num_seqs": 4,
-        "max_num_batched_tokens": 64,
-        "block_size": 4,
-        "scheduling_policy": "priority",
-    }
-    return EngineModel(EngineConfig(Roofline(A100_80G, LLAMA_8B), **(settings | overrides)))  # type: ignore[arg-type]
+    """With room for longer requests, in the order of their priority."""
+    settings = {"num_blocks": 64, "max_model_len": 256, "scheduling_policy": "priority"}
+    return engine_cases.make_engine(**(settings | overrides))
 
 
-def make_request(
-    name: str,
-    prompt: int = 4,
-    output: int = 3,
-    *,
-    priority: int = 0,
-    arrival_s: float = 0.0,
-    hashes: tuple[int, ...] = (),
-) -> EngineRequest:
-    return EngineRequest(
-        name,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        priority=priority,
-        arrival_s=arrival_s,
-        block_hashes=hashes,
-    )
-
-
-def names(requests: list[EngineRequest]) -> list[str]:
-    return [request.request_id for request in requests]
-
-
-def step(engine: EngineModel, now_s: float = 0.0) -> StepResult:
-    result = engine.step(now_s)
-    engine.validate()
-    return result
+make_request = partial(engine_cases.make_request, output=3)
 
 
 def run(engine: EngineModel, limit: int = 10_000) -> list[StepResult]:

@@ -105,8 +105,11 @@ def test_swapped_contexts_come_back_from_host_memory() -> None:
 
 
 def test_time_comes_to_a_control_and_a_limit_takes_effect() -> None:
-    _, (keeper,) = played_with("limit")
+    limited, (keeper,) = played_with("limit")
     assert keeper.ticks[:3] == [0.5, 1.0, 1.5]
+    # a prompt of 600 tokens and more takes several iterations of 256
+    free, _ = played_with("nothing")
+    assert limited.busy_s > 1.001 * free.busy_s
 
 
 def test_an_engine_without_the_ability_says_so() -> None:
