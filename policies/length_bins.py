@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from math import inf
 
 from dispatcher.core.errors import BadParameterError
 from dispatcher.core.views import CallView
@@ -55,9 +56,11 @@ class LengthBins:
             raise BadParameterError(f"bins must be above 0 and ascending, not {list(edges)}")
         self._edges = tuple(edges)
         self._footprints = footprints
-        self._refreshed_at = 0
+        bins = len(self._edges) + 1
+        #: by bin: how many calls had ended when it was looked at last
+        self._refreshed_at = [0] * bins
         #: by bin: 90th percentiles of (prompt, prompt + answer), tokens; `None`: too few calls
-        self._p90: list[tuple[int, int] | None] = [None] * (len(self._edges) + 1)
+        self._p90: list[tuple[int, int] | None] = [None] * bins
 
     def of(self, prompt_tokens: int) -> int:
         """Number of the bin, from 0."""
@@ -65,20 +68,23 @@ class LengthBins:
 
     def p90_tokens(self, call: CallView) -> tuple[float, float]:
         """90th percentile of the prompts in the call's bin, and of what its calls keep; tokens."""
-        if self._footprints.ended >= self._refreshed_at + _REFRESH_CALLS:
-            self._refresh()
-        known = self._p90[self.of(call.spec.prompt_tokens)]
+        number = self.of(call.spec.prompt_tokens)
+        if self._footprints.ended >= self._refreshed_at[number] + _REFRESH_CALLS:
+            self._refresh(number)
+        known = self._p90[number]
         if known is not None:
             return known
         prompt = float(call.spec.prompt_tokens)
         return prompt, prompt + call.length.quantile_tokens(PERCENTILE)
 
-    def _refresh(self) -> None:
-        self._refreshed_at = self._footprints.ended
-        binned: list[list[tuple[int, int]]] = [[] for _ in self._p90]
-        for one in self._footprints.latest:
-            binned[self.of(one[0])].append(one)
-        self._p90 = [_percentiles(calls) for calls in binned]
+    def _refresh(self, number: int) -> None:
+        """One bin alone, so that no single call pays for all."""
+        self._refreshed_at[number] = self._footprints.ended
+        above = self._edges[number - 1] if number else -1
+        most = self._edges[number] if number < len(self._edges) else inf
+        self._p90[number] = _percentiles(
+            [one for one in self._footprints.latest if above < one[0] <= most]
+        )
 
 
 def _percentiles(calls: Sequence[tuple[int, int]]) -> tuple[int, int] | None:

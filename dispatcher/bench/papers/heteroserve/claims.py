@@ -244,6 +244,6 @@ def _decisions(results: Results) -> Iterable[Claim]:
         0.5,
         round(worst.p99_us / 1e3, 4),
         better=Better.LOWER,
-        note="wall time, the best of three runs, on whatever machine this ran: the one figure that"
-        f" depends on it; {told}",
+        note="the deciding thread's own time, the best of three runs, on whatever machine this ran:"
+        f" the one figure that depends on it; {told}",
     )
