@@ -18,6 +18,7 @@ from dispatcher.emulator.metrics import EngineMetrics
 from dispatcher.emulator.schema import Message
 from dispatcher.emulator.scripting import OutputPlanner, ReplyScript, body_digest
 from dispatcher.emulator.settings import EmulatorSettings
+from dispatcher.emulator.tool_calls import Offer, rendered
 from dispatcher.engine_model import EngineModel
 
 VERSION = "0.32.0"
@@ -151,6 +152,7 @@ class Engine:
         n: int = 1,
         priority: int = 0,
         exact: bool = False,
+        offer: Offer | None = None,
     ) -> Call:
         """Plan every answer of a call; the driver has not seen it yet.
 
@@ -161,6 +163,7 @@ class Engine:
             n: Answers for each prompt.
             priority: Engine priority, lower first.
             exact: Whether prompts came as token ids, so that errors count exactly.
+            offer: Tools that answers may, or have to, ask for.
 
         Raises:
             EngineApiError: A number is out of range, or a prompt too long.
@@ -180,6 +183,7 @@ class Engine:
                     limit=limit,
                     min_tokens=limits.min_tokens,
                     ignore_eos=limits.ignore_eos,
+                    offer=offer,
                 )
                 hashes = (
                     tokens.block_hashes([*prompt.ids, *plan.ids], block_size)
@@ -280,6 +284,4 @@ def content_text(content: str | list[Any] | None) -> str:
 def message_text(message: Message) -> str:
     """Return what a turn says, tool calls included."""
     text = content_text(message.content)
-    if message.tool_calls:
-        text += orjson.dumps(message.tool_calls).decode()
-    return text
+    return text + "".join(map(rendered, message.tool_calls or ()))

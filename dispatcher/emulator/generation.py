@@ -21,6 +21,7 @@ from dispatcher.emulator.schema import (
     MessagesRequest,
     StreamOptions,
 )
+from dispatcher.emulator.tool_calls import read_offer
 
 MAX_BODY_BYTES = 256 * 2**20
 
@@ -214,6 +215,7 @@ class Chat(Generation):
         """Hand a chat to the engine."""
         raw, request = self.engine.parse(body, ChatRequest)
         check_stream_options(request)
+        offer = read_offer(request.tools, request.tool_choice)
         prompt = self.engine.chat_prompt(
             request.messages,
             tools=request.tools,
@@ -226,7 +228,7 @@ class Chat(Generation):
         )
         n = 1 if request.n is None else request.n
         priority = priority_of(headers, request.priority)
-        call = self.engine.build_call(raw, [prompt], limits, n=n, priority=priority)
+        call = self.engine.build_call(raw, [prompt], limits, n=n, priority=priority, offer=offer)
         head = self.head(
             "chatcmpl-",
             headers,

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from dispatcher.emulator.driver import Call, Sequence
-from dispatcher.emulator.scripting import escape_json
+from dispatcher.emulator.scripting import OutputPlan, escape_json
 
 DONE = b"data: [DONE]\n\n"
 
@@ -191,12 +191,34 @@ class ChatShape(_Shape):
         choice = b'{"index":%d,"delta":{"content":"' % index
         return b"data: " + self._stem + choice
 
+    def _event(self, seq: Sequence) -> bytes:
+        tool = seq.plan.tool
+        if tool is None or seq.available <= tool.start:
+            return super()._event(seq)
+        start, end = seq.sent, seq.available
+        seq.sent = end
+        content = seq.plan.escaped_text(start, max(start, tool.start))
+        begun = start > tool.start
+        arguments = seq.plan.escaped_text(max(start, tool.start), end)
+        out = b"data: " + self._stem + b'{"index":%d,"delta":{' % seq.index
+        if content:
+            out += b'"content":"' + content + b'",'
+        out += b'"tool_calls":[{'
+        if not begun:
+            out += b'"id":"' + tool.call_id.encode() + b'","type":"function",'
+        out += b'"index":0,"function":{'
+        if not begun:
+            out += b'"name":' + orjson.dumps(tool.asked.name) + b","
+        out += b'"arguments":"' + arguments + b'"}}]'
+        # the rest of an event begins by closing a content's text
+        return out + self._suffix(seq, start, done=seq.done)[1:]
+
     def _suffix(self, seq: Sequence, start: int, *, done: bool) -> bytes:
         if self._plain and not done:
             return b'"},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
         out = b'"},"logprobs":null,"finish_reason":'
         if done:
-            out += b'"' + seq.plan.finish_reason.encode() + b'","stop_reason":null'
+            out += b'"' + seq.plan.told_reason.encode() + b'","stop_reason":null'
         else:
             out += b"null"
         ids = orjson.dumps(seq.plan.ids[start : seq.sent]) if self._head.token_ids else b"null"
@@ -238,17 +260,9 @@ class ChatShape(_Shape):
         choices = [
             {
                 "index": seq.index,
-                "message": {
-                    "role": "assistant",
-                    "content": seq.plan.text(),
-                    "refusal": None,
-                    "annotations": None,
-                    "audio": None,
-                    "function_call": None,
-                    "reasoning": None,
-                },
+                "message": _chat_message(seq.plan),
                 "logprobs": None,
-                "finish_reason": seq.plan.finish_reason,
+                "finish_reason": seq.plan.told_reason,
                 "stop_reason": None,
                 "token_ids": seq.plan.ids if head.token_ids else None,
                 "routed_experts": None,
@@ -261,6 +275,27 @@ class ChatShape(_Shape):
         body["prompt_text"] = None
         body |= {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
         return orjson.dumps(body)
+
+
+def _chat_message(plan: OutputPlan) -> dict[str, Any]:
+    """A choice's message; one that only asks for a tool, and need not have, has no content."""
+    tool = plan.tool
+    calls = {}
+    nothing: str | None = ""
+    if tool is not None:
+        nothing = "" if tool.asked.forced else None
+        function = {"name": tool.asked.name, "arguments": plan.arguments()}
+        calls["tool_calls"] = [{"id": tool.call_id, "type": "function", "function": function}]
+    return {
+        "role": "assistant",
+        "content": plan.text() or nothing,
+        "refusal": None,
+        "annotations": None,
+        "audio": None,
+        "function_call": None,
+        **calls,
+        "reasoning": None,
+    }
 
 
 class CompletionShape(_Shape):

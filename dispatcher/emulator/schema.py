@@ -54,6 +54,7 @@ class ChatRequest(_Sampling):
     stream_options: StreamOptions | None = None
     priority: Priority = 0
     tools: list[Any] | None = None
+    tool_choice: Any = None
     return_token_ids: bool | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False

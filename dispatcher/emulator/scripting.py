@@ -9,15 +9,23 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from dispatcher.emulator import tokens
+from dispatcher.emulator.tool_calls import CLOSING_MARK, Asked, Offer, opening_mark
 
 #: Fields that change how an answer travels or is ordered, not what it says.
 _IRRELEVANT = frozenset(
@@ -70,14 +78,34 @@ _WORDS_ESCAPED = [escape_json(word) for word in _WORDS]
 _WORDS_IDS = tokens.ids_of(_WORDS)
 
 
+class ReplyTool(BaseModel):
+    """A tool that an answer asks for, where the request offers it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1)
+    arguments: dict[str, Any] = {}
+
+
 class ReplyEntry(BaseModel):
-    """Texts for the prompts that a pattern finds."""
+    """Texts for the prompts that a pattern finds, or a tool; of both, the text goes first.
+
+    Where its tool is not on offer, an entry's texts are all that it has, and one without any is
+    passed over.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     pattern: str
-    texts: tuple[str, ...] = Field(min_length=1)
+    texts: tuple[str, ...] = ()
+    tool: ReplyTool | None = None
     min_tokens: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> ReplyEntry:
+        if not self.texts and self.tool is None:
+            raise ValueError("expected at least 1 item in texts, or a tool")
+        return self
 
     @field_validator("pattern")
     @classmethod
@@ -113,18 +141,41 @@ class ReplyScript(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
+class SpokenTool:
+    """A tool call within an answer.
+
+    Attributes:
+        call_id: Its id.
+        asked: What is asked for.
+        start: Token at which its arguments begin; those before are the content.
+    """
+
+    call_id: str
+    asked: Asked
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
 class OutputPlan:
     """An answer before it is spoken; the three lists run token by token.
 
     Attributes:
-        escaped: Each token's text as the inside of a JSON string.
+        escaped: Each token's text as the inside of a JSON string; of what marks a tool call, none.
         ids: Token ids.
-        finish_reason: "stop" or "length".
+        finish_reason: "stop" or "length", as the engine sees it.
+        tool: The tool that it asks for; it was not cut off before.
     """
 
     escaped: Sequence[bytes]
     ids: Sequence[int]
     finish_reason: str
+    tool: SpokenTool | None = None
+
+    @property
+    def told_reason(self) -> str:
+        """How a chat says that it ended."""
+        calls = self.tool is not None and not self.tool.asked.named
+        return "tool_calls" if calls and self.finish_reason == "stop" else self.finish_reason
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -136,8 +187,15 @@ class OutputPlan:
         return b"".join(self.escaped[start:end])
 
     def text(self) -> str:
-        """Return the whole text."""
-        text: str = orjson.loads(b'"' + b"".join(self.escaped) + b'"')
+        """Return the whole text, without a tool's arguments."""
+        return self._text(0, len(self) if self.tool is None else self.tool.start)
+
+    def arguments(self) -> str:
+        """Return what has been said of the arguments of the tool that it asks for."""
+        return "" if self.tool is None else self._text(self.tool.start, len(self))
+
+    def _text(self, start: int, end: int) -> str:
+        text: str = orjson.loads(b'"' + self.escaped_text(start, end) + b'"')
         return text
 
 
@@ -167,7 +225,14 @@ class OutputPlanner:
         self._sigma = sigma
 
     def plan(
-        self, digest: int, prompt_text: str, *, limit: int, min_tokens: int, ignore_eos: bool
+        self,
+        digest: int,
+        prompt_text: str,
+        *,
+        limit: int,
+        min_tokens: int,
+        ignore_eos: bool,
+        offer: Offer | None = None,
     ) -> OutputPlan:
         """Plan one answer.
 
@@ -177,8 +242,12 @@ class OutputPlanner:
             limit: Most tokens that may be generated, at least 1.
             min_tokens: Fewest tokens before the answer may end, at most `limit`.
             ignore_eos: Whether it runs to the limit.
+            offer: Tools that it may, or has to, ask for.
         """
-        scripted = self._scripted(digest, prompt_text)
+        scripted, asked = self._scripted(digest, prompt_text, offer)
+        if asked is not None:
+            wanted = limit if ignore_eos else min_tokens
+            return _calling(scripted or "", asked, digest, limit, wanted)
         if scripted is None:
             return self._drawn(digest, limit, min_tokens, ignore_eos)
         parts = tokens.pieces(scripted)[:limit]
@@ -192,18 +261,25 @@ class OutputPlanner:
             ids += filler_ids
         return _ended(escaped, ids, limit, ignore_eos)
 
-    def _scripted(self, digest: int, prompt_text: str) -> str | None:
+    def _scripted(
+        self, digest: int, prompt_text: str, offer: Offer | None
+    ) -> tuple[str | None, Asked | None]:
+        """What the answer says; `None`: words are drawn. And the tool that it asks for."""
+        forced = None if offer is None else offer.forced(digest)
         for pattern, entry in self._entries:
             match = pattern.search(prompt_text)
             if match is None:
                 continue
-            text = entry.texts[digest % len(entry.texts)]
-            for name, value in match.groupdict().items():
-                text = text.replace("{" + name + "}", value or "")
-            return _padded(text, entry.min_tokens or 0, digest)
-        if self._default:
-            return self._default[digest % len(self._default)]
-        return None
+            tool, asked = entry.tool, forced
+            if tool is not None and offer is not None and offer.takes(tool.name):
+                asked = offer.ask(tool.name, _filled(tool.arguments, match))
+            elif not entry.texts:
+                continue
+            text = entry.texts[digest % len(entry.texts)] if entry.texts else ""
+            return _padded(_filled(text, match), entry.min_tokens or 0, digest), asked
+        if self._default and forced is None:
+            return self._default[digest % len(self._default)], None
+        return None, forced
 
     def _drawn(self, digest: int, limit: int, min_tokens: int, ignore_eos: bool) -> OutputPlan:
         if ignore_eos:
@@ -214,6 +290,43 @@ class OutputPlanner:
         # One token of the drawn length is the end mark.
         escaped, ids = _neutral(digest, min(max(drawn - 1, min_tokens, 1), limit))
         return _ended(escaped, ids, limit, ignore_eos)
+
+
+_T = TypeVar("_T")
+
+
+def _filled(value: _T, match: re.Match[str]) -> _T:
+    """Put what a pattern's named groups found into a text, or into all texts of JSON."""
+    filled: Any = value
+    if isinstance(value, str):
+        for name, found in match.groupdict().items():
+            filled = filled.replace("{" + name + "}", found or "")
+    elif isinstance(value, dict):
+        filled = {key: _filled(item, match) for key, item in value.items()}
+    elif isinstance(value, list):
+        filled = [_filled(item, match) for item in value]
+    return cast(_T, filled)
+
+
+def _calling(text: str, asked: Asked, digest: int, limit: int, wanted: int) -> OutputPlan:
+    """An answer that ends with a tool call, after so many neutral words that it is long enough."""
+    mark = tokens.pieces(opening_mark(asked.name))
+    arguments = tokens.pieces(asked.arguments)
+    closing = tokens.pieces(CLOSING_MARK)
+    content = tokens.pieces(text)
+    escaped = [escape_json(part) for part in content]
+    ids = tokens.ids_of(content)
+    missing = wanted - len(content) - len(mark) - len(arguments) - len(closing)
+    if missing > 0:
+        filler_escaped, filler_ids = _neutral(digest, missing)
+        escaped, ids = [*filler_escaped, *escaped], [*filler_ids, *ids]
+    start = len(ids) + len(mark)
+    escaped += [b""] * len(mark) + [escape_json(part) for part in arguments] + [b""] * len(closing)
+    ids += tokens.ids_of([*mark, *arguments, *closing])
+    ended = _ended(escaped[:limit], ids[:limit], limit, ignore_eos=False)
+    if len(ended) <= start:
+        return ended
+    return replace(ended, tool=SpokenTool(f"chatcmpl-tool-{digest:016x}", asked, start))
 
 
 def _padded(text: str, min_tokens: int, digest: int) -> str:

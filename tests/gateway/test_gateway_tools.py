@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from gateway_harness import MODEL, Running, gateway, scripted, stream
+from gateway_harness import MODEL, Running, emulated, gateway, scripted, stream
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+
+from dispatcher.core.types import InstanceId
 
 USER = [{"role": "user", "content": "how many rows?"}]
 TOOLS = [{"type": "function", "function": {"name": "run_sql", "parameters": {}}}]
@@ -21,6 +23,11 @@ BODIES: dict[str, dict[str, Any]] = {
         "tools": [{"type": "function", "name": "run_sql"}],
     },
     "/v1/messages": {"messages": USER, "max_tokens": 9, "tools": [{"name": "run_sql"}]},
+}
+
+#: what leaves a model no choice but to call the tool
+FORCED: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"tool_choice": "required"},
 }
 
 
@@ -180,3 +187,22 @@ async def test_names_that_clients_make_up_stay_within_bounds() -> None:
             await send(running, "/v1/chat/completions")
         assert len(running.gateway.tracker.tools) == most
         assert (await learned(running))[0] == "run_sql"
+
+
+@pytest.mark.parametrize("path", list(FORCED))
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_emulated_engine_asks_for_the_tool_that_it_has_to(
+    path: str, streamed: bool
+) -> None:
+    async with emulated(1) as urls, gateway(urls) as running:
+        for _ in range(8):
+            running.gateway.tracker.tools.learn("run_sql", 3600.0)
+        body = {"model": MODEL, "stream": streamed, **BODIES[path], **FORCED[path]}
+        headers = {"x-headway-workflow-id": "w"}
+        answer = await running.http.post(path, json=body, headers=headers)
+        assert answer.status_code == 200
+        assert "run_sql" in answer.text
+        await running.until_empty()
+        sessions = running.gateway.coordinator.fleet.sessions
+        [paused] = sessions.paused(InstanceId("e0"), running.gateway.clock())
+        assert paused.tool == "run_sql"
