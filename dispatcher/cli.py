@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dispatcher.bench.commands import app as bench
-from dispatcher.catalog import policy_entries
+from dispatcher.catalog import parameters, policy_entries
 from dispatcher.config import Settings, load_settings
 from dispatcher.core.errors import ConfigurationError, HeadwayError
 from dispatcher.emulator.fleet import run_fleet
@@ -24,6 +24,7 @@ from dispatcher.emulator.settings import EmulatorSettings
 from dispatcher.gateway.about import VERSION, counted
 from dispatcher.gateway.server import serve as serve_gateway
 from dispatcher.simulator.replay import replay
+from dispatcher.wording import plain
 
 app = typer.Typer(
     help="Deadline-aware scheduling of LLM workflows over mixed vLLM fleets.",
@@ -233,10 +234,7 @@ def policies() -> None:
     """List the policies with their parameters and papers."""
     table = Table("policy", "does", "from", "parameters", show_lines=True)
     for entry in policy_entries().values():
-        params = "\n".join(
-            f"{name} = {field.default}: {field.description}"
-            for name, field in entry.params.model_fields.items()
-        )
+        params = "\n".join(parameters(entry))
         table.add_row(entry.name, entry.summary, entry.paper or "-", params or "-")
     _out.print(table)
 
@@ -263,7 +261,7 @@ def version() -> None:
 
 def _of_option(mistake: ErrorDetails) -> str:
     """What is wrong with which option; nothing is named where several do not go together."""
-    message = mistake["msg"].removeprefix("Value error, ")
+    message = plain(mistake["msg"])
     return "".join(f"--{part}: ".replace("_", "-") for part in mistake["loc"][:1]) + message
 
 

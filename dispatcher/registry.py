@@ -8,19 +8,25 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Generic, TypeVar, cast
+from types import MappingProxyType, UnionType
+from typing import Annotated, Generic, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 
 from dispatcher.core.errors import BadParameterError, ConfigurationError, UnknownNameError
 from dispatcher.core.ports import Observer
+from dispatcher.wording import either, plain
 
 
 class Params(BaseModel):
     """Parameters of one entry: frozen, strict, nothing beyond what is named."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def effective(self) -> dict[str, object]:
+        """What holds: as given, and where nothing was, what the other parameters make of it."""
+        return self.model_dump()
 
 
 Made_co = TypeVar("Made_co", covariant=True)
@@ -82,26 +88,60 @@ def entry(
         try:
             valid = params.model_validate(dict(given))
         except ValidationError as error:
-            raise BadParameterError(_explain(name, params, error)) from error
-        return make(valid, services)
+            mistakes = _mistakes(params, error)
+            told = "; ".join(mistakes.values())
+            raise BadParameterError(f"{name}: {told}", mistakes) from error
+        try:
+            return make(valid, services)
+        except BadParameterError as error:
+            # an algorithm does not know by which name it was asked for
+            at = str(error).split(" ", 1)[0]
+            mistakes = {at: str(error)} if at in params.model_fields else {}
+            raise BadParameterError(f"{name}: {error}", mistakes) from error
 
     return Entry(name, summary, paper, params, factory)
 
 
-def _explain(name: str, params: type[Params], error: ValidationError) -> str:
-    """One line: which parameter of which entry, what it was, what it may be."""
+def _mistakes(params: type[Params], error: ValidationError) -> dict[str, str]:
+    """By parameter: what it was, what it may be."""
     expected: dict[str, list[str]] = {}
     given: dict[str, object] = {}
+    together: dict[str, str] = {}
     for problem in error.errors(include_url=False):
-        field = str(problem["loc"][0]) if problem["loc"] else "parameters"
+        message = plain(problem["msg"])
+        if not problem["loc"]:
+            # some that do not go together: the message begins with one of them
+            together[message.split(" ", 1)[0]] = message
+            continue
+        field = str(problem["loc"][0])
         given[field] = problem["input"]
         if problem["type"] == "extra_forbidden":
             known = ", ".join(params.model_fields) or "none"
             expected[field] = [f"no such parameter (known: {known})"]
         else:
-            expected.setdefault(field, []).append(problem["msg"])
-    parts = (f"{f} = {given[f]!r}: {', or '.join(messages)}" for f, messages in expected.items())
-    return f"{name}: {'; '.join(parts)}"
+            expected.setdefault(field, []).append(message)
+    alone = {f: f"{f} = {given[f]!r}: {either(messages)}" for f, messages in expected.items()}
+    return alone | together
+
+
+def allowed(parameter: FieldInfo) -> tuple[str, ...]:
+    """Values that a parameter may have by name; empty: it is no choice.
+
+    Example:
+        >>> class Example(Params):
+        ...     mode: Literal["exact", "fast"] | None = None
+        >>> allowed(Example.model_fields["mode"])
+        ('exact', 'fast')
+    """
+    found: list[str] = []
+    ahead: list[object] = [parameter.annotation]
+    while ahead:
+        one = ahead.pop(0)
+        if get_origin(one) is Literal:
+            found += [str(value) for value in get_args(one)]
+        elif get_origin(one) in {Union, UnionType, Annotated}:
+            ahead += get_args(one)
+    return tuple(found)
 
 
 class Registry(Generic[Made_co]):

@@ -25,7 +25,7 @@ from dispatcher.catalog.predictors import (
     trained_stages,
 )
 from dispatcher.core.ports import Observer, Policy
-from dispatcher.registry import Entry, PolicyServices
+from dispatcher.registry import Entry, PolicyServices, allowed
 
 __all__ = [
     "DEFAULT_COST_MODEL",
@@ -38,6 +38,7 @@ __all__ = [
     "cost_models",
     "length_predictors",
     "observers",
+    "parameters",
     "policy_entries",
     "policy_table",
     "prompt_counters",
@@ -99,14 +100,27 @@ def observers(services: PolicyServices) -> tuple[Observer, ...]:
 # --- as a table ---------------------------------------------------------------------------------
 
 
+def parameters(policy: PolicyEntry, quote: str = "") -> list[str]:
+    """Each parameter: its default, what else it may be where that is a choice, what it is.
+
+    Example:
+        >>> parameters(policy_entries()["argus"])[-1]  # doctest: +ELLIPSIS
+        'level = depth (or height): what ranks first: ... the longest path after it'
+    """
+    told = []
+    for name, field in policy.params.model_fields.items():
+        others = [value for value in allowed(field) if value != field.default]
+        choice = " (or " + ", ".join(f"{quote}{each}{quote}" for each in others) + ")"
+        default = f"{quote}{name}{quote} = {quote}{field.default}{quote}"
+        told.append(f"{default}{choice if others else ''}: {field.description}")
+    return told
+
+
 def policy_table() -> str:
     """The policies as a Markdown table, one line each, ending with a newline."""
     lines = ["| policy | does | from | parameters |", "|---|---|---|---|"]
     for policy in policy_entries().values():
-        params = "<br>".join(
-            f"`{name}` = `{field.default}`: {field.description}"
-            for name, field in policy.params.model_fields.items()
-        )
+        params = "<br>".join(parameters(policy, "`"))
         cells = (f"`{policy.name}`", policy.summary, policy.paper or "-", params or "-")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

@@ -137,6 +137,35 @@ class HeteroServeParams(LatencyAwareParams):
         own = self.form == "settled" and self.feedback_used == "backlog"
         return self.latency_test or ("call" if own else "none")
 
+    @property
+    def order_used(self) -> QueueOrder:
+        """As asked for, else as the form has it."""
+        return self.order or ("shortest-first" if self.form == "settled" else "fcfs")
+
+    @property
+    def dampening_used(self) -> float:
+        """As asked for, else as goes with the unit of feedback."""
+        seconds = self.feedback_used == "backlog"
+        usual = _SECONDS_DAMPENING if seconds else _PAPER_DAMPENING
+        return usual if self.dampening is None else self.dampening
+
+    @property
+    def memory_used(self) -> float:
+        """As asked for, else as goes with the unit of feedback."""
+        usual = _SECONDS_MEMORY if self.feedback_used == "backlog" else 0.0
+        return usual if self.memory is None else self.memory
+
+    def effective(self) -> dict[str, object]:
+        """With what goes with the form."""
+        return {
+            **self.model_dump(),
+            "feedback": self.feedback_used,
+            "order": self.order_used,
+            "latency_test": self.latency_test_used,
+            "dampening": self.dampening_used,
+            "memory": self.memory_used,
+        }
+
     @model_validator(mode="after")
     def _test_in_seconds(self) -> Self:
         feedback = self.feedback_used
@@ -189,17 +218,8 @@ def _edges(bins: list[int] | str) -> list[int]:
     return [int(edge) for edge in bins.split(",") if edge] if isinstance(bins, str) else bins
 
 
-def _by_feedback(asked: float | None, feedback: Feedback, seconds: float, other: float) -> float:
-    """What was asked for, else what goes with the unit of feedback."""
-    if asked is not None:
-        return asked
-    return seconds if feedback == "backlog" else other
-
-
 def _heteroserve(params: HeteroServeParams, services: PolicyServices) -> Policy:
-    settled = params.form == "settled"
     feedback = params.feedback_used
-    order: QueueOrder = params.order or ("shortest-first" if settled else "fcfs")
     admission, limits, footprints = _admission(params, services, "own")
     routing = HeteroServe(
         CapabilityScore(services.observer(PromptWindow), params.regime),
@@ -213,8 +233,8 @@ def _heteroserve(params: HeteroServeParams, services: PolicyServices) -> Policy:
         ),
         WeightedChoice(params.mode, services.random),
         feedback=feedback,
-        dampening=_by_feedback(params.dampening, feedback, _SECONDS_DAMPENING, _PAPER_DAMPENING),
-        memory=_by_feedback(params.memory, feedback, _SECONDS_MEMORY, 0.0),
+        dampening=params.dampening_used,
+        memory=params.memory_used,
         queue_max=params.queue_max,
         slo_ttft_s=params.slo_ttft_s,
         latency_test=params.latency_test_used,
@@ -224,7 +244,7 @@ def _heteroserve(params: HeteroServeParams, services: PolicyServices) -> Policy:
         overdue_s=params.overdue_s,
         overdue_share=params.overdue_share,
     )
-    ordering: Ordering = shortest if order == "shortest-first" else Fcfs()
+    ordering: Ordering = shortest if params.order_used == "shortest-first" else Fcfs()
     return Policy(
         "heteroserve",
         with_affinity(routing, params.affinity),

@@ -5,8 +5,9 @@ What is described here is what `docs/policies.md`, `GET /admin/policies` and err
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -64,6 +65,20 @@ class CarbyneParams(JobParams):
     profile: Profile = Field("mean", description=f"how long a job still takes: {_PROFILES}")
 
 
+class _Form(NamedTuple):
+    """What goes with the form where nothing was asked for."""
+
+    placement: Placement
+    measure: Measure
+    overdue_share: float
+
+
+_FORMS: Mapping[str, _Form] = {
+    "settled": _Form("speed", "work", _OVERDUE_SHARE),
+    "paper": _Form("count", "path", 0.0),
+}
+
+
 class LlmschedParams(SeatParams):
     """Parameters of uncertainty-aware scheduling."""
 
@@ -77,7 +92,7 @@ class LlmschedParams(SeatParams):
         0.2, ge=0.0, le=1.0, description="probability of taking the stage that would tell most"
     )
     sample_ratio: float = Field(
-        0.3, gt=0.0, le=1.0, description="r: part of such a stage's tasks that is taken"
+        0.3, gt=0.0, le=1.0, description="r: part of such a stage's calls that is taken"
     )
     uncertainty: bool = Field(
         True, description="take such stages at all; false: the shortest remaining job first"
@@ -99,6 +114,19 @@ class LlmschedParams(SeatParams):
         description="part of what leaves a queue that is the oldest overdue call; 0: none, long "
         "jobs may starve",
     )
+
+    def in_form(self) -> _Form:
+        """As asked for, else as goes with the form."""
+        form, share = _FORMS[self.form], self.overdue_share
+        return _Form(
+            self.placement or form.placement,
+            self.measure or form.measure,
+            form.overdue_share if share is None else share,
+        )
+
+    def effective(self) -> dict[str, object]:
+        """With what goes with the form."""
+        return {**self.model_dump(), **self.in_form()._asdict()}
 
 
 def _by_jobs(
@@ -140,23 +168,19 @@ def _carbyne(params: CarbyneParams, services: PolicyServices) -> Policy:
 
 
 def _llmsched(params: LlmschedParams, services: PolicyServices) -> Policy:
-    settled = params.form == "settled"
-    overdue_share = params.overdue_share
-    if overdue_share is None:
-        overdue_share = _OVERDUE_SHARE if settled else 0.0
+    form = params.in_form()
     ordering = Llmsched(
         services.random,
         epsilon=params.epsilon,
         sample_ratio=params.sample_ratio,
         uncertainty=params.uncertainty,
         profile=params.profile,
-        measure=params.measure or ("work" if settled else "path"),
+        measure=form.measure,
         order=params.order,
         overdue_s=params.overdue_s,
-        overdue_share=overdue_share,
+        overdue_share=form.overdue_share,
     )
-    placement = params.placement or ("speed" if settled else "count")
-    policy = _by_jobs("llmsched", ordering, placement, params, services, tick_s=_TICK_S)
+    policy = _by_jobs("llmsched", ordering, form.placement, params, services, tick_s=_TICK_S)
     return replace(policy, held_key=ordering.held_key)
 
 

@@ -61,7 +61,12 @@ def _policy_mistakes(sources: Sources) -> list[str]:
         return [f"{sources.origin(at)}: policy.name: {error}"]
     except BadParameterError as error:
         at = ("policy", "params")
-        return [f"{sources.origin(at)}: policy.params: {error}"]
+        if not error.mistakes:
+            return [f"{sources.origin(at)}: policy.params: {error}"]
+        return [
+            f"{sources.origin((*at, name))}: policy.params.{name}: {policy.name}: {what}"
+            for name, what in error.mistakes.items()
+        ]
     return []
 
 

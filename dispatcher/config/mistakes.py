@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from dispatcher.config.settings import Settings
 from dispatcher.config.sources import ENVIRONMENT, Sources, dotted
+from dispatcher.wording import plain
 
 _SECRET = frozenset({"api_key", "admin_token"})
 _ONE = (str, int, float, type(None))
@@ -29,7 +30,7 @@ def explain(error: ValidationError, sources: Sources) -> str:
     for mistake in error.errors(include_url=False):
         at = [str(part) for part in (*mistake["loc"], *mistake.get("ctx", {}).get("at", ()))]
         origin = sources.origin(at)
-        message = _EXPECTED.get(mistake["type"], mistake["msg"]).removeprefix("Value error, ")
+        message = _EXPECTED.get(mistake["type"]) or plain(mistake["msg"])
         if mistake["type"] in _EXPECTED and origin.startswith(ENVIRONMENT):
             message += " as JSON"
         if mistake["type"] == "extra_forbidden":

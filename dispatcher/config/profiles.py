@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from dispatcher.config.section import Section
 from dispatcher.core.errors import ConfigurationError
 from dispatcher.core.gpu_profiles import CostProfile
+from dispatcher.wording import plain
 
 _FILE_BYTES_MAX = 1024 * 1024
 
@@ -190,6 +191,6 @@ def _rounded(value: Any) -> Any:
 
 def _mistakes(error: ValidationError) -> str:
     return "; ".join(
-        ".".join(map(str, mistake["loc"])) + ": " + mistake["msg"].removeprefix("Value error, ")
+        ".".join(map(str, mistake["loc"])) + ": " + plain(mistake["msg"])
         for mistake in error.errors(include_url=False, include_input=False)
     )

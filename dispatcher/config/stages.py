@@ -23,7 +23,7 @@ class StageSettings(Section):
     after: tuple[StageName, ...] = Field(
         default=(), max_length=64, description="stages it waits for; none: the one before it"
     )
-    tasks: int = Field(default=1, ge=1, le=10_000, description="calls side by side")
+    width: int = Field(default=1, ge=1, le=10_000, description="calls side by side")
     candidates: tuple[StageName, ...] = Field(
         default=(), max_length=200, description="what a dynamic stage may be made of"
     )
@@ -32,7 +32,7 @@ class StageSettings(Section):
         """The same for the tracker."""
         return StagePlan(
             self.name,
-            width=self.tasks,
+            width=self.width,
             after=self.after,
             kind=self.kind,
             candidates=self.candidates,

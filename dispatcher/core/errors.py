@@ -12,6 +12,8 @@ HeadwayError
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class HeadwayError(Exception):
     """Root of everything raised here."""
@@ -26,7 +28,15 @@ class UnknownNameError(ConfigurationError):
 
 
 class BadParameterError(ConfigurationError):
-    """A parameter outside its schema."""
+    """A parameter outside its schema.
+
+    Attributes:
+        mistakes: Parameters and what is wrong with each, where that is known so exactly.
+    """
+
+    def __init__(self, message: str, mistakes: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.mistakes: Mapping[str, str] = mistakes or {}
 
 
 class UnknownInstanceError(HeadwayError):

@@ -31,6 +31,7 @@ from dispatcher.gateway.parsing.hints import HeaderBag
 from dispatcher.gateway.runtime import Gateway
 from dispatcher.trained import TrainedLengths
 from dispatcher.tuning import Replay
+from dispatcher.wording import plain
 
 log = logging.getLogger("headway.app")
 
@@ -189,7 +190,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     at = [] if no_json else [str(part) for part in first["loc"][1:]]
     where = ".".join(at)
     status = 400 if no_json or request.url.path.startswith(WORKFLOWS) else 422
-    what = str(first["msg"]).removeprefix("Value error, ")
+    what = plain(str(first["msg"]))
     model = _body_model(request)
     if no_json:
         what = f"The body is not JSON: {first['ctx']['error']} at character {first['loc'][1]}."

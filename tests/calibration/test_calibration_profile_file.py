@@ -100,9 +100,9 @@ def test_of_several_engines_the_one_of_this_url_is_taken(tmp_path: Path) -> None
         ("secret: [", "not YAML"),
         ("- secret", "with headway_profile at the top"),
         ("secret: 1", "with headway_profile at the top"),
-        ("headway_profile: 2\nengines: []", "headway_profile: Input should be 1"),
-        ("headway_profile: 1\nengines: []", "engines: Tuple should have at least 1 item"),
-        ("headway_profile: 1\nengines: [{prefill: {per_token_s: x}}]", "engines.0.decode: Field"),
+        ("headway_profile: 2\nengines: []", "headway_profile: expected 1"),
+        ("headway_profile: 1\nengines: []", "engines: expected a list to have at least 1 item"),
+        ("headway_profile: 1\nengines: [{prefill: {per_token_s: x}}]", "engines.0.decode: missing"),
         ("\x00", "not YAML"),
         (b"\xff\xfe\x00secret", "cannot be read"),
     ],
@@ -133,7 +133,7 @@ def test_a_directory_and_a_long_file_are_refused(tmp_path: Path) -> None:
     ("own", "expected"),
     [
         (5, "engines.0.profile: expected the path of a file"),
-        ({"prefill": TIMES["prefill"]}, "engines.0.profile.decode: Field required"),
+        ({"prefill": TIMES["prefill"]}, "engines.0.profile.decode: missing"),
         ({**TIMES, "seat": 4}, "engines.0.profile.seat: unknown key; expected one of prefill,"),
         (
             {**TIMES, "decode": {**TIMES["decode"], "base": 1}},
@@ -141,7 +141,7 @@ def test_a_directory_and_a_long_file_are_refused(tmp_path: Path) -> None:
         ),
         (
             {**TIMES, "decode": {**TIMES["decode"], "base_s": -1}},
-            "engines.0.profile.decode.base_s: Input should be greater than or equal to 0",
+            "engines.0.profile.decode.base_s: expected a number greater than or equal to 0",
         ),
         (
             {**TIMES, "decode": dict.fromkeys(TIMES["decode"], 0)},

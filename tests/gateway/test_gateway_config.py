@@ -54,10 +54,10 @@ def test_no_file_means_defaults() -> None:
     ("text", "line", "key", "expected"),
     [
         ("server:\n  prot: 1\n", 2, "server.prot", "unknown key; expected one of host, port"),
-        ("server:\n  port: abc\n", 2, "server.port", "valid integer"),
+        ("server:\n  port: abc\n", 2, "server.port", "expected an integer"),
         ("server:\n  port: 70000\n", 2, "server.port", "65535"),
         ("sevrer: {}\n", 1, "sevrer", "unknown key; expected one of server"),
-        ("engines:\n- id: a\n", 2, "engines.0.url", "Field required"),
+        ("engines:\n- id: a\n", 2, "engines.0.url", "missing"),
         ("engines:\n- id: a\n  url: ftp://x\n", 3, "engines.0.url", "http(s)://"),
         (
             "engines:\n- {id: a, url: 'http://a'}\n- {id: b, url: 'http://b', gpu: B17}\n",

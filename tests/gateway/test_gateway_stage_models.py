@@ -310,7 +310,7 @@ def test_stages_are_configured() -> None:
         {"workflows": {"a": {"stages": [{"name": "x", "candidates": ["y"]}]}}},
         {"workflows": {"a": {"stages": [{"name": "x", "kind": "magic"}]}}},
         {"workflows": {"a": {"stages": [{"name": "x", "after": ["y"]}]}}},
-        {"workflows": {"a": {"stages": [{"name": "x", "tasks": 0}]}}},
+        {"workflows": {"a": {"stages": [{"name": "x", "width": 0}]}}},
         {"workflows": {"default": {"stages": [{"name": "x"}]}}},
         {"predictors": {"stage_models": "oracle"}},
         {"predictors": {"stage_min_workflows": 1}},

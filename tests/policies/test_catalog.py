@@ -108,9 +108,50 @@ def test_a_policy_says_what_it_is(name):
 
 
 @pytest.mark.parametrize("name", policy_entries())
+def test_what_holds_is_what_is_built_however_it_was_asked_for(name):
+    params = policy_entries()[name].params
+    for form in ("settled", "paper") if "form" in params.model_fields else (None,):
+        asked = {} if form is None else {"form": form}
+        effective = params.model_validate(asked).effective()
+        # said in full, whatever the form, it is the same
+        again = params.model_validate(effective)
+        assert again.effective() == effective
+        assert set(effective) == set(params.model_fields)
+        if form is not None:
+            named = [n for n in params.model_fields if n in params.model_fields["form"].description]
+            assert len(named) >= 3
+            assert [n for n in named if effective[n] is None] == []
+
+
+def test_the_forms_of_llmsched_and_heteroserve():
+    def effective(name, **asked):
+        return policy_entries()[name].params.model_validate(asked).effective()
+
+    settled, paper = effective("llmsched"), effective("llmsched", form="paper", placement="speed")
+    assert (settled["placement"], settled["measure"], settled["overdue_share"]) == (
+        "speed",
+        "work",
+        0.02,
+    )
+    assert (paper["placement"], paper["measure"], paper["overdue_share"]) == ("speed", "path", 0.0)
+    published = effective("heteroserve", form="paper")
+    assert (published["feedback"], published["dampening"], published["memory"]) == (
+        "requests",
+        2.0,
+        0.0,
+    )
+
+
+@pytest.mark.parametrize("name", policy_entries())
 def test_policies_share_nothing_that_changes(name):
     one, two = build_policy(name, {}, SERVICES), build_policy(name, {}, SERVICES)
     assert one.routing is not two.routing
+
+
+@pytest.mark.parametrize("module", ["dispatcher.registry", "dispatcher.wording"])
+def test_examples_of_what_the_catalog_is_made_of_run(module):
+    result = doctest.testmod(importlib.import_module(module))
+    assert (result.attempted > 0, result.failed) == (True, 0)
 
 
 def test_an_unknown_name_is_answered_with_those_there_are():
@@ -325,6 +366,13 @@ def test_predictors_refuse_bad_parameters_too(kind, name, params):
 
 def test_the_table_in_the_documentation_is_the_catalogs():
     assert policy_table() in (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+
+
+def test_the_table_tells_what_a_choice_may_be():
+    table = policy_table()
+    assert "`placement` = `None` (or `speed`, `count`): a call goes" in table
+    assert "`alpha` = `auto`: " in table
+    assert "`uncertainty` = `True`: take" in table
 
 
 def test_the_table_can_be_printed():

@@ -77,16 +77,20 @@ def _policy_routes(router: APIRouter, gateway: Gateway) -> None:
         except UnknownNameError as error:
             raise ApiError(404, str(error), param="name", code="unknown_policy") from error
         except BadParameterError as error:
-            raise ApiError(422, str(error), param="params", code="bad_parameter") from error
+            at = next(iter(error.mistakes), None)
+            param = "params" if at is None else f"params.{at}"
+            raise ApiError(422, str(error), param=param, code="bad_parameter") from error
         return policy_state(gateway)
 
 
 def policy_state(gateway: Gateway) -> dict[str, Any]:
-    """Name, parameters as they are now, calls by where they are."""
+    """Name, parameters as asked for and as they hold, calls by where they are."""
     policy = gateway.coordinator.policy
+    known = policy_entries()[policy.name].params
     return {
         "name": policy.name,
         "params": dict(policy.params),
+        "effective": known.model_validate(dict(policy.params)).effective(),
         "alpha": gateway.alpha(),
         "late_binding": policy.routing.late_binding,
         "calls": dict(reports.counts(gateway.coordinator)),
