@@ -15,9 +15,9 @@ from dispatcher.bench.papers.heteroserve.cases import (
     SLO_TTFT_S,
     Case,
     Contender,
-    mean_work,
     prefill_tokens_per_s,
     saturation_per_s,
+    work_of,
 )
 from dispatcher.bench.papers.heteroserve.decisions import decision_times
 from dispatcher.bench.papers.heteroserve.results import linear_fit
@@ -133,7 +133,7 @@ def test_load_one_is_what_the_fleet_can_serve() -> None:
     """Of a fleet that is given twice as much, and always finds the engine with least to do."""
     case = Case(load=2.0, count=1_500)
     found = play.figures_of((case, Contender("least", "least-backlog"), 0))
-    work = mean_work(case.workload)
+    work = work_of(case.workload)
     served = found["steady_tokens_per_s"] / (work.prompt_tokens + work.output_tokens)
     assert served == pytest.approx(saturation_per_s(case), rel=0.15)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import median
 
+from dispatcher.bench.mean_work import SAMPLE_SEED, decode_s, mean_work
 from dispatcher.bench.papers.augserve.engine_control import BETA_HIGH, ContextControl
 from dispatcher.core.gpu_profiles import model_profile
 from dispatcher.simulator import EnginePlayer, SimulatedEngine, simulated_engine
@@ -141,14 +142,14 @@ def engine_of(hardware: Hardware, workload: str, abilities: Abilities) -> Simula
     return replace(engine, control=control)
 
 
-_SAMPLE, _SAMPLE_SEED = 1000, 7_000_003
+_SAMPLE = 1000
 
 
 @lru_cache(maxsize=8)
 def usual_gaps_s(hardware: Hardware, workload: str) -> Mapping[str, float]:
     """Median time of each tool, of another seed than any that is played."""
     found: dict[str, list[float]] = {}
-    for workflow in Case(workload, 1.0, count=_SAMPLE, hardware=hardware).trace(_SAMPLE_SEED):
+    for workflow in Case(workload, 1.0, count=_SAMPLE, hardware=hardware).trace(SAMPLE_SEED):
         for call in workflow.calls:
             if call.tool is not None:
                 found.setdefault(call.tool, []).append(call.gap_s)
@@ -158,10 +159,8 @@ def usual_gaps_s(hardware: Hardware, workload: str) -> Mapping[str, float]:
 @lru_cache(maxsize=8)
 def mean_context_tokens(hardware: Hardware, workload: str) -> float:
     """Context of a call while it decodes, in the mean of all tokens that are generated."""
-    drawn = Case(workload, 1.0, count=_SAMPLE, hardware=hardware).trace(_SAMPLE_SEED)
-    calls = [call for workflow in drawn for call in workflow.calls]
-    tokens = sum(call.output_tokens for call in calls)
-    return sum(c.output_tokens * (c.prompt_tokens + c.output_tokens / 2.0) for c in calls) / tokens
+    drawn = Case(workload, 1.0, count=_SAMPLE, hardware=hardware).trace(SAMPLE_SEED)
+    return mean_work(drawn).context_tokens
 
 
 def iteration_s(hardware: Hardware, workload: str, *, full: bool = True) -> float:
@@ -169,8 +168,7 @@ def iteration_s(hardware: Hardware, workload: str, *, full: bool = True) -> floa
     config = engine_of(hardware, workload, Abilities()).config
     context = mean_context_tokens(hardware, workload)
     running = min(SEATS, int(config.kv_capacity_tokens / context)) if full else 1
-    resident = running * context
-    return config.timing.iteration_s(running, running, resident, resident)
+    return decode_s(config, running, context)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from dispatcher.bench.papers.heteroserve.cases import (
     SLO_TTFT_S,
     Case,
     Contender,
-    mean_work,
     prefill_tokens_per_s,
     saturation_per_s,
+    work_of,
 )
 from dispatcher.bench.papers.heteroserve.claims import claims_of
 from dispatcher.bench.papers.heteroserve.decisions import described
@@ -59,7 +59,7 @@ def run(options: ExperimentOptions) -> Findings:
 
 def _setting() -> dict[str, Any]:
     """What holds for every play, unless its row says otherwise."""
-    work = mean_work(of.MAIN.workload)
+    work = work_of(of.MAIN.workload)
     rates = {engine.spec.gpu or "": prefill_tokens_per_s(engine) for engine in of.MAIN.engines()}
     return {
         "slo_ttft_s": SLO_TTFT_S,

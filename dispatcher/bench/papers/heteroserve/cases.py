@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 from dispatcher.bench.fleets import Fleet, Hardware
-from dispatcher.bench.policies import PolicyChoice
+from dispatcher.bench.mean_work import SAMPLE_SEED, MeanWork, decode_s, mean_work
 from dispatcher.core.gpu_profiles import gpu_profile, model_profile
 from dispatcher.engine_model import Roofline
 from dispatcher.simulator import SimulatedEngine
@@ -124,30 +124,14 @@ def _at_paper_rates(engine: SimulatedEngine) -> SimulatedEngine:
 
 
 _SAMPLE = 20_000
-_SAMPLE_SEED = 7_000_003
-
-
-@dataclass(frozen=True, slots=True)
-class MeanWork:
-    """Of one request, in the mean; tokens."""
-
-    prompt_tokens: float
-    output_tokens: float
-    decoding_context_tokens: float
-    """Over all moments in which some request decodes."""
 
 
 @lru_cache(maxsize=64)
-def mean_work(workload: MixedLengths) -> MeanWork:
+def work_of(workload: MixedLengths) -> MeanWork:
     """Means of a workload, from a sample."""
-    drawn = make_trace(
-        workload, ARRIVALS["poisson"], rate_per_s=1.0, seed=_SAMPLE_SEED, count=_SAMPLE
+    return mean_work(
+        make_trace(workload, ARRIVALS["poisson"], rate_per_s=1.0, seed=SAMPLE_SEED, count=_SAMPLE)
     )
-    calls = [workflow.calls[0] for workflow in drawn]
-    output = sum(call.output_tokens for call in calls)
-    context = sum(c.output_tokens * (c.prompt_tokens + c.output_tokens / 2.0) for c in calls)
-    prompt = sum(call.prompt_tokens for call in calls)
-    return MeanWork(prompt / len(calls), output / len(calls), context / output)
 
 
 def saturation_per_s(case: Case) -> float:
@@ -158,20 +142,16 @@ def saturation_per_s(case: Case) -> float:
     prefills. Iterations that compute prompts are bound by computing, the others by memory, so
     neither hides the other.
     """
-    work = mean_work(case.workload)
+    work = work_of(case.workload)
     return sum(_engine_rate_per_s(engine, work) for engine in case.engines())
 
 
 def _engine_rate_per_s(engine: SimulatedEngine, work: MeanWork) -> float:
     config = engine.config
-    context = work.decoding_context_tokens + config.block_size / 2.0
+    context = work.context_tokens + config.block_size / 2.0
     running = min(float(config.max_num_seqs), config.kv_capacity_tokens / context)
-    resident = running * work.decoding_context_tokens
-    decode_s = config.timing.iteration_s(round(running), round(running), resident, resident)
-    batch_s = work.output_tokens * decode_s + running * work.prompt_tokens / prefill_tokens_per_s(
-        engine
-    )
-    return running / batch_s
+    decoding_s = work.output_tokens * decode_s(config, running, work.context_tokens)
+    return running / (decoding_s + running * work.prompt_tokens / prefill_tokens_per_s(engine))
 
 
 def prefill_tokens_per_s(engine: SimulatedEngine) -> float:
@@ -193,7 +173,3 @@ class Contender:
     policy: str
     params: tuple[tuple[str, str | float | bool], ...] = ()
     lengths: Lengths = "rolling"
-
-    def choice(self) -> PolicyChoice:
-        """Its policy; raises where there is no such."""
-        return PolicyChoice(self.label, self.policy, self.params)

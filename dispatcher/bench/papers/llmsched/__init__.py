@@ -15,7 +15,7 @@ from typing import Any
 from dispatcher.bench.claims import Experiment, ExperimentOptions, Findings, Summary
 from dispatcher.bench.papers.llmsched import experiments as of
 from dispatcher.bench.papers.llmsched import play
-from dispatcher.bench.papers.llmsched.cases import LOAD, Case, Contender, mean_work, seat_s
+from dispatcher.bench.papers.llmsched.cases import LOAD, Case, Contender, seat_s, work_of
 from dispatcher.bench.papers.llmsched.claims import claims_of
 from dispatcher.bench.papers.llmsched.pictures import draw
 from dispatcher.bench.papers.llmsched.results import JCT, Results
@@ -61,8 +61,8 @@ def _setting() -> dict[str, Any]:
                 "fleet": case.fleet.described(),
                 "load": case.load,
                 "seat_s_per_job": seat_s(case.mix, case.fleet.seats),
-                "output_tokens_per_job": mean_work(case.mix).output_tokens,
-                "prompt_tokens_per_job": mean_work(case.mix).prompt_tokens,
+                "output_tokens_per_job": work_of(case.mix).output_tokens,
+                "prompt_tokens_per_job": work_of(case.mix).prompt_tokens,
             }
             for case in of.MAIN_CASES
         },

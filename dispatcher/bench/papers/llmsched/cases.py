@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dispatcher.bench.fleets import Fleet, Hardware
-from dispatcher.bench.policies import PolicyChoice
+from dispatcher.bench.mean_work import SAMPLE_SEED, MeanWork, decode_s, mean_work
 from dispatcher.core.workflow_types import StagePlan
 from dispatcher.simulator.workloads import Mixed, Poisson, make_trace
 from dispatcher.simulator.workloads.llmsched import (
@@ -86,28 +86,14 @@ class Case:
 
 
 _SAMPLE = 1_200
-_SAMPLE_SEED = 7_000_003
-
-
-@dataclass(frozen=True, slots=True)
-class MeanWork:
-    """Of one job of a mix, in the mean; tokens."""
-
-    prompt_tokens: float
-    output_tokens: float
-    context_tokens: float
-    """Of a call while it decodes."""
 
 
 @lru_cache(maxsize=8)
-def mean_work(mix: str) -> MeanWork:
+def work_of(mix: str) -> MeanWork:
     """Means of a mix, from a sample."""
-    drawn = make_trace(MIXES[mix], Poisson(), rate_per_s=1.0, seed=_SAMPLE_SEED, count=_SAMPLE)
-    calls = [call for workflow in drawn for call in workflow.calls]
-    output = sum(call.output_tokens for call in calls)
-    context = sum(c.output_tokens * (c.prompt_tokens + c.output_tokens / 2.0) for c in calls)
-    prompt = sum(call.prompt_tokens for call in calls)
-    return MeanWork(prompt / len(drawn), output / len(drawn), context / output)
+    return mean_work(
+        make_trace(MIXES[mix], Poisson(), rate_per_s=1.0, seed=SAMPLE_SEED, count=_SAMPLE)
+    )
 
 
 @lru_cache(maxsize=256)
@@ -117,9 +103,8 @@ def seat_s(mix: str, seats: int) -> float:
     While one call decodes, prompts of the others in its batch are computed in between.
     """
     (engine,) = Fleet("probe", SIZE, (Hardware(GPU),), seats).engines()
-    work, timing = mean_work(mix), engine.config.timing
-    resident = seats * work.context_tokens
-    token_s = timing.iteration_s(seats, seats, resident, resident)
+    work, timing = work_of(mix), engine.config.timing
+    token_s = decode_s(engine.config, seats, work.context_tokens)
     chunk = 2048
     prefill_s = timing.iteration_s(1, chunk, chunk, chunk * chunk / 2.0, 1) / chunk
     return work.output_tokens * token_s + seats * work.prompt_tokens * prefill_s
@@ -149,7 +134,3 @@ class Contender:
     label: str
     policy: str
     params: tuple[tuple[str, str | float | bool], ...] = ()
-
-    def choice(self) -> PolicyChoice:
-        """Its policy; raises where there is no such."""
-        return PolicyChoice(self.label, self.policy, self.params)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 from dispatcher.bench.fleets import Fleet, fleet_named
-from dispatcher.bench.policies import PolicyChoice
+from dispatcher.bench.mean_work import SAMPLE_SEED, MeanWork, decode_s, mean_work
 from dispatcher.core.types import CallClass
 from dispatcher.simulator.workloads import ARRIVALS, make_trace
 from dispatcher.simulator.workloads.tempo import CHATBOT, LONG, tempo_mix
@@ -54,8 +54,8 @@ class Case:
     @property
     def rate_per_s(self) -> float:
         """Requests per second, a collective one counted once."""
-        tokens, _ = _mean_work(self.lengths, self.weights)
-        return self.load * capacity_tokens_per_s(self) / tokens
+        work = _mean_work(self.lengths, self.weights)
+        return self.load * capacity_tokens_per_s(self) / work.output_tokens
 
     @property
     def label(self) -> str:
@@ -114,12 +114,11 @@ class Case:
 
 
 _SAMPLE = 4000
-_SAMPLE_SEED = 7_000_003
 
 
 @lru_cache(maxsize=64)
-def _mean_work(lengths: str, weights: Weights) -> tuple[float, float]:
-    """Output tokens of a request, and context of a call while it decodes, in the mean."""
+def _mean_work(lengths: str, weights: Weights) -> MeanWork:
+    """Means of a mix, from a sample."""
     latency, throughput, collective, best_effort = weights
     mix = tempo_mix(
         LENGTHS[lengths],
@@ -128,21 +127,16 @@ def _mean_work(lengths: str, weights: Weights) -> tuple[float, float]:
         collective=collective,
         best_effort=best_effort,
     )
-    drawn = make_trace(mix, ARRIVALS["poisson"], rate_per_s=1.0, seed=_SAMPLE_SEED, count=_SAMPLE)
-    calls = [call for workflow in drawn for call in workflow.calls]
-    tokens = sum(call.output_tokens for call in calls)
-    # of all moments in which some call decodes
-    context = sum(c.output_tokens * (c.prompt_tokens + c.output_tokens / 2.0) for c in calls)
-    return tokens / len(drawn), context / tokens
+    return mean_work(
+        make_trace(mix, ARRIVALS["poisson"], rate_per_s=1.0, seed=SAMPLE_SEED, count=_SAMPLE)
+    )
 
 
 def capacity_tokens_per_s(case: Case) -> float:
     """Output tokens per second of the case's engine with every seat decoding."""
     (engine,) = case.fleet.engines()
-    _, context = _mean_work(case.lengths, case.weights)
-    seats = case.seats
-    resident = seats * context
-    return seats / engine.config.timing.iteration_s(seats, seats, resident, resident)
+    context_tokens = _mean_work(case.lengths, case.weights).context_tokens
+    return case.seats / decode_s(engine.config, case.seats, context_tokens)
 
 
 def with_slos(trace: Trace, scale: float = 1.0) -> list[TraceWorkflow]:
@@ -185,7 +179,3 @@ class Contender:
     lengths: Lengths = "rolling"
     structure: Structure = Structure.GRAPHS
     """What tells of the rest of a request."""
-
-    def choice(self) -> PolicyChoice:
-        """Its policy; raises where there is no such."""
-        return PolicyChoice(self.label, self.policy, self.params)
