@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,6 +22,30 @@ def document_of(experiment: Experiment, seeds: tuple[int, ...]) -> dict[str, Any
     findings = experiment.run(options)
     assert [len(done)] == steps
     return paper_document(experiment.paper, findings, seeds=seeds, seconds=1.0)
+
+
+def shorten(
+    patch: pytest.MonkeyPatch,
+    experiments: ModuleType,
+    shorter: Callable[[Any], Any],
+    *,
+    each: Iterable[str],
+    first_of: Mapping[str, int],
+) -> None:
+    """Let a paper's experiments have fewer cases, and shorter ones.
+
+    Args:
+        patch: Takes it back.
+        experiments: Where cases are named.
+        shorter: Makes a case so.
+        each: Names of single cases.
+        first_of: Names of several, and how many of them are left.
+    """
+    for name in each:
+        patch.setattr(experiments, name, shorter(getattr(experiments, name)))
+    for name, count in first_of.items():
+        cases = getattr(experiments, name)[:count]
+        patch.setattr(experiments, name, tuple(map(shorter, cases)))
 
 
 def claims_by_id(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

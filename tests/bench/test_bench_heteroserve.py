@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from paper_documents import check_drawn, claims_by_id, document_of
+from paper_documents import check_drawn, claims_by_id, document_of, shorten
 
 from dispatcher.bench.claims import Experiment
 from dispatcher.bench.papers.heteroserve import EXPERIMENT, experiments, play, results
@@ -40,11 +41,8 @@ FEWER = {
 @pytest.fixture(scope="module")
 def document() -> Iterator[dict[str, object]]:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("MAIN", "ABLATION", "BIMODAL", "SATURATED", "PAPER_RATES"):
-            patch.setattr(experiments, name, replace(getattr(experiments, name), count=COUNT))
-        for name, count in FEWER.items():
-            cases = getattr(experiments, name)[:count]
-            patch.setattr(experiments, name, tuple(replace(case, count=COUNT) for case in cases))
+        each = ("MAIN", "ABLATION", "BIMODAL", "SATURATED", "PAPER_RATES")
+        shorten(patch, experiments, partial(replace, count=COUNT), each=each, first_of=FEWER)
         patch.setattr(play, "WARM_UP_COUNT", 24)
         patch.setattr(
             results, "decision_times", lambda one, devices: decision_times(one, devices, count=50)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from paper_documents import check_drawn, claims_by_id, document_of
+from paper_documents import check_drawn, claims_by_id, document_of, shorten
 
 from dispatcher.bench.papers import PAPERS
 from dispatcher.bench.papers.tempo import experiments, play
@@ -40,12 +41,8 @@ FEWER = {
 @pytest.fixture(scope="module")
 def document() -> Iterator[dict[str, object]]:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("MAIN", "HOUR", "HOUR_LONG"):
-            patch.setattr(experiments, name, replace(getattr(experiments, name), span_s=SHORT_S))
-        for name, count in FEWER.items():
-            cases = getattr(experiments, name)[:count]
-            short = tuple(replace(case, span_s=SHORT_S) for case in cases)
-            patch.setattr(experiments, name, short)
+        each = ("MAIN", "HOUR", "HOUR_LONG")
+        shorten(patch, experiments, partial(replace, span_s=SHORT_S), each=each, first_of=FEWER)
         patch.setattr(play, "WARM_UP_S", 60.0)
         yield document_of(PAPERS["tempo"](), seeds=(0,))
 
