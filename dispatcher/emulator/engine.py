@@ -284,4 +284,10 @@ def content_text(content: str | list[Any] | None) -> str:
 def message_text(message: Message) -> str:
     """Return what a turn says, tool calls included."""
     text = content_text(message.content)
-    return text + "".join(map(rendered, message.tool_calls or ()))
+    parts = message.content if isinstance(message.content, list) else ()
+    uses = [
+        {"function": {"name": part.get("name"), "arguments": part.get("input")}}
+        for part in parts
+        if isinstance(part, dict) and part.get("type") == "tool_use"
+    ]
+    return text + "".join(map(rendered, [*(message.tool_calls or ()), *uses]))

@@ -21,7 +21,7 @@ from dispatcher.emulator.schema import (
     MessagesRequest,
     StreamOptions,
 )
-from dispatcher.emulator.tool_calls import read_offer
+from dispatcher.emulator.tool_calls import messages_offer, read_offer
 
 MAX_BODY_BYTES = 256 * 2**20
 
@@ -298,7 +298,9 @@ class Messages(Generation):
             request.messages, tools=request.tools, system=request.system
         )
         priority = priority_of(headers, 0)
-        call = self.engine.build_call(raw, [prompt], Limits(request.max_tokens), priority=priority)
+        offer = messages_offer(request.tools, request.tool_choice)
+        limits = Limits(request.max_tokens)
+        call = self.engine.build_call(raw, [prompt], limits, priority=priority, offer=offer)
         head = self.head("chatcmpl-", headers, [prompt], model=request.model)
         self.submit(call)
         return call, MessagesShape(head, call), bool(request.stream)

@@ -197,9 +197,8 @@ class ChatShape(_Shape):
             return super()._event(seq)
         start, end = seq.sent, seq.available
         seq.sent = end
-        content = seq.plan.escaped_text(start, max(start, tool.start))
+        content, arguments = seq.plan.escaped_parts(start, end)
         begun = start > tool.start
-        arguments = seq.plan.escaped_text(max(start, tool.start), end)
         out = b"data: " + self._stem + b'{"index":%d,"delta":{' % seq.index
         if content:
             out += b'"content":"' + content + b'",'

@@ -12,6 +12,7 @@ from dispatcher.emulator.engine import Engine, Limits, Prompt, content_text
 from dispatcher.emulator.generation import Generation, Shape, priority_of
 from dispatcher.emulator.responses_shape import ResponsesShape, ResponseStore, StoredResponse
 from dispatcher.emulator.schema import Message, ResponsesRequest
+from dispatcher.emulator.tool_calls import rendered, responses_offer
 
 
 class Responses(Generation):
@@ -40,7 +41,8 @@ class Responses(Generation):
             prompt = Prompt(prompt.ids, f"{previous.text}\n{prompt.text}")
         limits = Limits(request.max_output_tokens, request.min_tokens, request.ignore_eos)
         priority = priority_of(headers, request.priority)
-        call = self.engine.build_call(raw, [prompt], limits, priority=priority)
+        offer = responses_offer(request.tools, request.tool_choice)
+        call = self.engine.build_call(raw, [prompt], limits, priority=priority, offer=offer)
         room = self.engine.config.max_model_len - len(prompt.ids)
         head = self.head("resp_", Headers(), [prompt], model=request.model)
         shape = ResponsesShape(
@@ -109,7 +111,9 @@ def input_messages(given: str | list[Any]) -> list[Message]:
         return [Message(role="user", content=given)]
     turns = []
     for item in given:
-        if isinstance(item, dict):
+        if isinstance(item, dict) and item.get("type") == "function_call":
+            turns.append(Message(role="assistant", content=rendered({"function": item})))
+        elif isinstance(item, dict):
             content = item.get("content", item.get("output", item.get("arguments")))
             text = content_text(content) if isinstance(content, str | list) else ""
             turns.append(Message(role=str(item.get("role", "tool")), content=text))

@@ -11,6 +11,7 @@ import orjson
 from dispatcher.emulator.driver import Call
 from dispatcher.emulator.openai_shapes import Head
 from dispatcher.emulator.schema import ResponsesRequest
+from dispatcher.emulator.scripting import SpokenTool
 
 _STORED = 512
 
@@ -29,6 +30,11 @@ class ResponsesShape:
         self._limit = limit
         self._number = 0
         self._item_open = False
+        tool = self._seq.plan.tool
+        #: a call is an item of its own, after the message if there is one
+        self._says = tool is None or bool(self._seq.plan.text())
+        self._call_index = int(self._says)
+        self._call_open = False
         self._delta_stem = (
             b'","item_id":"' + item_id.encode() + b'","logprobs":[],"output_index":0,'
             b'"sequence_number":'
@@ -47,7 +53,7 @@ class ResponsesShape:
             "metadata": request.metadata,
             "model": self._head.model,
             "object": "response",
-            "output": [self._item("completed")] if final else [],
+            "output": self._output() if final else [],
             "parallel_tool_calls": request.parallel_tool_calls,
             "temperature": 1.0 if request.temperature is None else request.temperature,
             "tool_choice": request.tool_choice if request.tools else "none",
@@ -77,6 +83,30 @@ class ResponsesShape:
     def final_status(self) -> str:
         """Return how the answer ended."""
         return "incomplete" if self._seq.plan.finish_reason == "length" else "completed"
+
+    def _output(self) -> list[dict[str, Any]]:
+        message = [self._item("completed")] if self._says else []
+        tool = self._seq.plan.tool
+        return message if tool is None else [*message, self._call_item(tool, self._ended())]
+
+    def _ended(self) -> str:
+        """How a call ended: what was cut short must not run."""
+        return "incomplete" if self._seq.plan.finish_reason == "length" else "completed"
+
+    def _call_item(self, tool: SpokenTool, status: str) -> dict[str, Any]:
+        return {
+            "arguments": "" if status == "in_progress" else self._seq.plan.arguments(),
+            "call_id": tool.call_id,
+            "name": tool.asked.name,
+            "type": "function_call",
+            "id": self._call_item_id,
+            "namespace": None,
+            "status": status,
+        }
+
+    @property
+    def _call_item_id(self) -> str:
+        return self._item_id.replace("msg_", "fc_", 1)
 
     def _item(self, status: str) -> dict[str, Any]:
         content = [self._part(None)] if status == "completed" else []
@@ -135,9 +165,18 @@ class ResponsesShape:
         seq = self._seq
         start, end = seq.sent, seq.available
         seq.sent = end
-        text = seq.plan.escaped_text(start, end)
-        if not text:
-            return b""
+        text, arguments = seq.plan.escaped_parts(start, end)
+        out = self._said(text) if text else b""
+        tool = seq.plan.tool
+        if tool is not None and end > tool.start:
+            if not self._call_open:
+                out += self._call_start(tool)
+            if arguments:
+                delta = {**self._call_place(), "delta": orjson.loads(b'"' + arguments + b'"')}
+                out += self._event("response.function_call_arguments.delta", delta)
+        return out
+
+    def _said(self, text: bytes) -> bytes:
         out = b"" if self._item_open else self._item_start()
         number = str(self._number).encode()
         self._number += 1
@@ -157,23 +196,46 @@ class ResponsesShape:
             "response.content_part.added", {**self._place(), "part": self._part([])}
         )
 
+    def _call_start(self, tool: SpokenTool) -> bytes:
+        """A message that came before ends, and the call begins."""
+        self._call_open = True
+        item = {"item": self._call_item(tool, "in_progress"), "output_index": self._call_index}
+        done = self._item_done() if self._item_open else b""
+        return done + self._event("response.output_item.added", item)
+
+    def _call_done(self, tool: SpokenTool) -> bytes:
+        told = {"arguments": self._seq.plan.arguments(), "name": tool.asked.name}
+        item = {"item": self._call_item(tool, self._ended()), "output_index": self._call_index}
+        return self._event(
+            "response.function_call_arguments.done", {**self._call_place(), **told}
+        ) + self._event("response.output_item.done", item)
+
+    def _call_place(self) -> dict[str, Any]:
+        return {"item_id": self._call_item_id, "output_index": self._call_index}
+
+    def _item_done(self) -> bytes:
+        text = {**self._place(), "logprobs": [], "text": self._seq.plan.text()}
+        return (
+            self._event("response.output_text.done", text)
+            + self._event("response.content_part.done", {**self._place(), "part": self._part(None)})
+            + self._event(
+                "response.output_item.done", {"item": self._item("completed"), "output_index": 0}
+            )
+        )
+
     def _place(self) -> dict[str, Any]:
         return {"content_index": 0, "item_id": self._item_id, "output_index": 0}
 
     def closing(self) -> bytes:
         """Return the last events; there is no `[DONE]`."""
-        out = b"" if self._item_open else self._item_start()
-        text = {**self._place(), "logprobs": [], "text": self._seq.plan.text()}
+        tool = self._seq.plan.tool
+        if tool is not None:
+            out = self._call_done(tool)
+        else:
+            out = b"" if self._item_open else self._item_start()
+            out += self._item_done()
         done = {"response": self.response(self.final_status())}
-        return (
-            out
-            + self._event("response.output_text.done", text)
-            + self._event("response.content_part.done", {**self._place(), "part": self._part(None)})
-            + self._event(
-                "response.output_item.done", {"item": self._item("completed"), "output_index": 0}
-            )
-            + self._event("response.completed", done)
-        )
+        return out + self._event("response.completed", done)
 
     def body(self) -> bytes:
         """Return the whole answer."""

@@ -100,6 +100,7 @@ class MessagesRequest(_Body):
     temperature: float | None = None
     top_p: float | None = None
     tools: list[Any] | None = None
+    tool_choice: Any = None
 
 
 class CountTokensRequest(_Body):

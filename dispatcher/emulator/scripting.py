@@ -180,6 +180,13 @@ class OutputPlan:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def escaped_parts(self, start: int, end: int) -> tuple[bytes, bytes]:
+        """Return what tokens [start, end) say: as content, and of a tool's arguments."""
+        edge = len(self) if self.tool is None else self.tool.start
+        if end <= edge:
+            return self.escaped_text(start, end), b""
+        return self.escaped_text(start, max(start, edge)), self.escaped_text(max(start, edge), end)
+
     def escaped_text(self, start: int, end: int) -> bytes:
         """Return tokens [start, end) as the inside of one JSON string."""
         if end - start == 1:

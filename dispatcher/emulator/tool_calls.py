@@ -102,6 +102,37 @@ def read_offer(tools: list[Any] | None, choice: object) -> Offer | None:
     return Offer(offered, required=choice == "required")
 
 
+def messages_offer(tools: list[Any] | None, choice: object) -> Offer | None:
+    """What `tools` and `tool_choice` of /v1/messages come to, by way of a chat's."""
+    if not tools:
+        return None
+    asked: object = None
+    if isinstance(choice, dict):
+        asked = {"any": "required", "auto": "auto", "none": "none"}.get(str(choice.get("type")))
+        if asked is None:
+            asked = {"function": {"name": choice.get("name")}}
+    return read_offer([_as_of_chat(tool, "input_schema") for tool in tools], asked)
+
+
+def responses_offer(tools: list[Any], choice: object) -> Offer | None:
+    """What `tools` and `tool_choice` of /v1/responses come to, by way of a chat's.
+
+    Only functions: other tools would run at the engine, which has none.
+    """
+    functions = [tool for tool in tools if isinstance(tool, dict) and tool.get("name")]
+    if not functions:
+        return None
+    if isinstance(choice, dict):
+        choice = {"function": {"name": choice.get("name")}}
+    return read_offer([_as_of_chat(tool, "parameters") for tool in functions], choice)
+
+
+def _as_of_chat(tool: object, schema: str) -> object:
+    if not isinstance(tool, dict):
+        return tool
+    return {"function": {"name": tool.get("name"), "parameters": tool.get(schema)}}
+
+
 def _named(choice: dict[str, Any], offered: Mapping[str, Any]) -> str:
     function = choice.get("function")
     if not isinstance(function, dict):
@@ -156,8 +187,12 @@ def made_up(schema: object, digest: int, depth: int = 0) -> object:
 
 
 def opening_mark(name: str) -> str:
-    """What a model says before the arguments; no client sees it."""
-    return f"<tool_call>{name}\n"
+    """What a model says before the arguments; no client sees it.
+
+    Line ends around it keep its tokens apart from those before and after: an earlier turn is the
+    same tokens again, and is found in the prefix cache.
+    """
+    return f"\n<tool_call>{name}\n"
 
 
 CLOSING_MARK = "\n</tool_call>"

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -173,9 +174,14 @@ async def test_an_answer_that_has_to_be_long_talks_before_it_calls(
     assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])
 
 
-async def test_the_next_turn_finds_what_this_one_said_in_the_prefix_cache():
-    async with engine(block_size=4) as client:
-        body = asking("word " * 40, tools=[SEARCH], tool_choice="required")
+@pytest.mark.parametrize("text", ["word " * 40, "How many ships?"])
+async def test_the_next_turn_finds_what_this_one_said_in_the_prefix_cache(
+    tmp_path: Path, text: str
+):
+    path = tmp_path / "replies.json"
+    path.write_text(json.dumps(SCRIPT))
+    async with engine(block_size=4, replies=path) as client:
+        body = asking(text, tools=[SEARCH], tool_choice="required")
         answer = (await client.post(CHAT, json=body)).json()
         result = {"role": "tool", "tool_call_id": "c", "content": "rows: 42"}
         turns = [*body["messages"], answer["choices"][0]["message"], result]
@@ -298,3 +304,108 @@ async def test_the_manual_s_script_plays_as_it_says(tmp_path: Path):
         assert (await said(client, {**first, "messages": turns}))["message"]["content"] == (
             "There they are."
         )
+
+
+# --- the other endpoints, by their official clients ---
+
+FUNCTION = {"type": "function", "name": "search", "parameters": SEARCH["function"]["parameters"]}
+TOOL = {"name": "search", "input_schema": SEARCH["function"]["parameters"]}
+
+
+@pytest.fixture
+async def scripted_url(tmp_path: Path) -> AsyncIterator[str]:
+    path = tmp_path / "replies.json"
+    path.write_text(json.dumps(SCRIPT))
+    settings = EmulatorSettings(port=0, model="tiny", time_scale=500, replies=path, block_size=4)
+    async with running_fleet([settings]) as [port]:
+        yield f"http://127.0.0.1:{port}"
+
+
+async def respond(client: openai.AsyncOpenAI, body: dict[str, Any], *, stream: bool) -> Any:
+    if not stream:
+        return await client.responses.create(**body)
+    async with client.responses.stream(**body) as events_:
+        kinds = [event.type async for event in events_]
+        assert kinds.count("response.output_item.done") == kinds.count("response.output_item.added")
+        assert "response.function_call_arguments.done" in kinds
+        return await events_.get_final_response()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_holds_a_message_and_a_call_and_goes_on_from_its_output(
+    scripted_url: str, stream: bool
+):
+    async with openai.AsyncOpenAI(base_url=f"{scripted_url}/v1", api_key="none") as client:
+        question = {"role": "user", "content": "How many ships?"}
+        body = {"model": "tiny", "input": [question], "tools": [FUNCTION]}
+        answer = await respond(client, body, stream=stream)
+        message, call = answer.output
+        assert message.content[0].text == "Let me count the ships."
+        assert (call.type, call.name, call.status) == ("function_call", "search", "completed")
+        assert json.loads(call.arguments)["query"] == "ships"
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "rows: 42"}
+        going_on = {"model": "tiny", "previous_response_id": answer.id, "input": [result]}
+        last = await client.responses.create(**going_on)
+        assert last.output_text == "There are 42."
+        again = [question, *answer.output, result]
+        assert (await client.responses.create(**{**body, "input": again})).output_text == (
+            "There are 42."
+        )
+        forced = {**body, "input": "Go on.", "tool_choice": "required"}
+        [only] = (await respond(client, forced, stream=stream)).output
+        assert (only.type, json.loads(only.arguments)["most"] >= 1) == ("function_call", True)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_message_holds_text_and_a_tool_s_use_and_goes_on_in_the_prefix_cache(
+    scripted_url: str, stream: bool
+):
+    async with anthropic.AsyncAnthropic(base_url=scripted_url, api_key="none") as client:
+
+        async def say(turns: list[Any], **fields: Any) -> Any:
+            body = {"model": "tiny", "max_tokens": 200, "messages": turns, "tools": [TOOL]}
+            if not stream:
+                return await client.messages.create(**{**body, **fields})
+            async with client.messages.stream(**{**body, **fields}) as events_:
+                return await events_.get_final_message()
+
+        turns: list[Any] = [{"role": "user", "content": "How many ships?"}]
+        answer = await say(turns)
+        text, use = answer.content
+        assert (text.text, use.type, use.name) == ("Let me count the ships.", "tool_use", "search")
+        assert use.input == {"query": "ships", "deep": [["ships"]]}
+        assert answer.stop_reason == "tool_use"
+        result = {"type": "tool_result", "tool_use_id": use.id, "content": "rows: 42"}
+        said_before = [block.model_dump(include=KEPT[block.type]) for block in answer.content]
+        turns += [
+            {"role": "assistant", "content": said_before},
+            {"role": "user", "content": [result]},
+        ]
+        last = await say(turns)
+        assert (last.stop_reason, last.content[0].text) == ("end_turn", "There are 42.")
+        spent = answer.usage
+        held = spent.input_tokens + spent.cache_creation_input_tokens + spent.output_tokens
+        assert held - 8 < last.usage.cache_read_input_tokens <= held
+        go_on: list[Any] = [{"role": "user", "content": "Go on."}]
+        for choice in ({"type": "any"}, {"type": "tool", "name": "search"}):
+            [only] = (await say(go_on, tool_choice=choice)).content
+            assert (only.type, only.name, only.input["most"] >= 1) == ("tool_use", "search", True)
+        [only] = (await say(turns[:1], tool_choice={"type": "none"})).content
+        assert only.type == "text"
+
+
+KEPT = {"text": {"type", "text"}, "tool_use": {"type", "id", "name", "input"}}
+
+
+async def test_a_call_that_was_cut_short_is_not_to_be_run(client: httpx.AsyncClient):
+    forced = {"tool_choice": {"type": "any"}, "max_tokens": 12, "model": "tiny"}
+    asked = {"messages": [{"role": "user", "content": "Go on."}], "tools": [TOOL], **forced}
+    message = (await client.post("/v1/messages", json=asked)).json()
+    assert message["stop_reason"] == "max_tokens"
+    assert message["content"] == [{"type": "text", "text": ""}]
+    body = {"model": "tiny", "input": "Go on.", "tools": [FUNCTION], "max_output_tokens": 12}
+    answer = (await client.post("/v1/responses", json={**body, "tool_choice": "required"})).json()
+    [call] = answer["output"]
+    assert (answer["status"], call["type"], call["status"]) == (
+        *("incomplete", "function_call", "incomplete"),
+    )

@@ -28,6 +28,8 @@ BODIES: dict[str, dict[str, Any]] = {
 #: what leaves a model no choice but to call the tool
 FORCED: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"tool_choice": "required"},
+    "/v1/responses": {"tool_choice": {"type": "function", "name": "run_sql"}},
+    "/v1/messages": {"tool_choice": {"type": "any"}, "max_tokens": 99},
 }
 
 
