@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 import pytest
+from benchmark_programs import played
 from engines import SLOW, Engine, running
-from played import played
 
 AGENTS, TURNS = 6, 6
 SEATS = 6

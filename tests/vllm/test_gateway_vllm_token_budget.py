@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmark_programs import played
 from engines import Engine
-from played import played
 
 SEATS = 64
 #: of 32 tokens: room for some forty of the calls, with their answers
