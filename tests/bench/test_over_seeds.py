@@ -6,6 +6,8 @@ import math
 
 import pytest
 
+from dispatcher.bench.claims import Better
+from dispatcher.bench.measured_claims import claim_of_one, claim_of_several
 from dispatcher.bench.over_seeds import Measured, PairedPlays, means_told, noise, span
 
 
@@ -56,3 +58,16 @@ def test_several_are_told_by_their_ends_and_their_noise() -> None:
     assert noise(found) == 0.707
     assert means_told(found, ("a", "b")) == "a 1.50, b 0.12"
     assert means_told(found, ("a", "b"), ".3f") == "a 1.500, b 0.123"
+
+
+def test_claims_tell_one_case_by_its_mean_and_several_by_their_ends() -> None:
+    one, other = Measured([1.0, 2.0]), Measured([4.0, 4.0])
+    single = claim_of_one("a", "what", "where", 1.5, one, note="")
+    assert (single.measured, single.spread, single.unit, single.met) == (1.5, 0.707, "ratio", True)
+    several = claim_of_several(
+        "b", "what", "where", 3.0, [one, other], unit="share", better=Better.LOWER, note=""
+    )
+    assert (several.measured, several.spread, several.unit) == ((1.5, 4.0), 0.707, "share")
+    assert not several.met
+    none = claim_of_several("c", "what", "where", 1.0, [], note="")
+    assert (none.measured, none.spread, none.met) == (None, None, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dispatcher.bench.claims import Better, Claim
-from dispatcher.bench.over_seeds import noise, span
+from dispatcher.bench.measured_claims import claim_of_several
 from dispatcher.bench.papers.augserve import experiments as of
 from dispatcher.bench.papers.augserve import reasons
 from dispatcher.bench.papers.augserve.cases import Case
@@ -39,27 +39,24 @@ def of_counts(results: Results) -> Iterable[Claim]:
             f"{name} {', '.join(f'{value:.0%}' for value in values)}"
             for name, values in others.items()
         )
-        yield Claim(
+        yield claim_of_several(
             f"count-{workload}",
             "share of a fixed count of requests that AugServe serves within SLOs",
             f"{of.W2_COUNT} requests, {workload}, at {_rates(cases)} requests/s",
-            "share",
             (min(claimed["augserve"]), max(claimed["augserve"])),
-            span(ours),
-            spread=noise(ours),
+            ours,
+            unit="share",
             note=f"{rivals}; {reasons.COUNT}",
         )
         for under in (of.VLLM, of.INFERCEPT):
             paper = [a / b for a, b in zip(claimed["augserve"], claimed[under.policy], strict=True)]
             ratios = [results.ratio(case, of.AUGSERVE, under, "of_all") for case in cases]
-            yield Claim(
+            yield claim_of_several(
                 f"count-{workload}-{under.policy}",
                 f"the same over {under.label}'s",
                 f"{of.W2_COUNT} requests, {workload}, at {_rates(cases)} requests/s",
-                "ratio",
                 (round(min(paper), 2), round(max(paper), 2)),
-                span(ratios),
-                spread=noise(ratios),
+                ratios,
                 note=f"{of_each(ratios, cases)}; {reasons.COUNT}",
             )
 
@@ -72,15 +69,13 @@ def of_bursts(results: Results) -> Iterable[Claim]:
     """Bursts (Table 6)."""
     for under in (of.VLLM, of.INFERCEPT):
         ratios = [results.ratio(case, of.AUGSERVE, under, GOODPUT) for case in of.W3_CASES]
-        yield Claim(
+        yield claim_of_several(
             f"bursts-{under.policy}",
             f"requests within their SLOs per second under bursts, AugServe's over {under.label}'s",
             f"Gamma gaps with CV {', '.join(f'{cv:g}' for cv in of.W3_CVS)}; 13B on an H800,"
             " 10 minutes",
-            "ratio",
             1.0,
-            span(ratios),
-            spread=noise(ratios),
+            ratios,
             note=f"{of_each(ratios, of.W3_CASES)}; {reasons.BURSTS}",
         )
 
@@ -108,14 +103,12 @@ def of_other_measures(results: Results) -> Iterable[Claim]:
             ("tpot", "mean time per output token", "tpot_s", Better.LOWER, reasons.TPOT),
         ):
             ratios = [results.ratio(case, of.AUGSERVE, under, figure) for case in cases]
-            yield Claim(
+            yield claim_of_several(
                 f"{name}-{under.policy}",
                 f"{what}, AugServe's over {under.label}'s",
                 where,
-                "ratio",
                 1.0,
-                span(ratios) if ratios else None,
+                ratios,
                 better=better,
-                spread=noise(ratios) if ratios else None,
                 note=f"claimed in pictures; {of_each(ratios, cases)}; {reason}",
             )

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from dispatcher.bench.claims import Better, Claim
-from dispatcher.bench.over_seeds import Measured, noise, span
+from dispatcher.bench.measured_claims import claim_of_one, claim_of_several
+from dispatcher.bench.over_seeds import Measured, span
 from dispatcher.bench.papers.augserve import experiments as of
 from dispatcher.bench.papers.augserve import reasons
 from dispatcher.bench.papers.augserve.appendix import of_bursts, of_counts, of_other_measures
@@ -66,14 +67,12 @@ def _toolbench(results: Results) -> Iterable[Claim]:
     for under, claimed in ((of.VLLM, 2.35 / 0.25), (of.INFERCEPT, 2.35 / 0.21)):
         ratio = results.ratio(case, of.AUGSERVE, under, GOODPUT)
         ours, theirs = (results.measured(case, one, GOODPUT).mean for one in (of.AUGSERVE, under))
-        yield Claim(
+        yield claim_of_one(
             f"goodput-toolbench-{under.policy}",
             f"requests within their SLOs per second, AugServe's over {under.label}'s",
             f"ToolBench, {case.rate_per_s:g} requests/s for the paper's 5; {_W1}",
-            "ratio",
             round(claimed, 2),
-            round(ratio.mean, 3),
-            spread=round(ratio.deviation, 3),
+            ratio,
             note=f"{ours:.2f} against {theirs:.2f} per second; {reasons.TOOLBENCH}",
         )
 
@@ -95,15 +94,13 @@ def floors(results: Results) -> Iterable[Claim]:
         for under, floor in ((of.VLLM, VLLM_FLOOR), (of.INFERCEPT, INFERCEPT_FLOOR)):
             ratios = [results.ratio(case, over, under, GOODPUT) for case in cases_of]
             found = list(zip(cases_of, ratios, strict=True))
-            yield Claim(
+            yield claim_of_several(
                 f"floor-{under.policy}{name}",
                 f"requests within their SLOs per second, AugServe's over {under.label}'s wherever"
                 " vLLM serves less than half so",
                 where,
-                "ratio",
                 floor,
-                span(ratios) if ratios else None,
-                spread=noise(ratios) if ratios else None,
+                ratios,
                 note=f"{about}; {_below(results, under, floor, found)}",
             )
 
@@ -144,14 +141,13 @@ def _reductions(results: Results) -> Iterable[Claim]:
             ours, theirs = (
                 results.measured(case, one, figure).mean for one in (of.AUGSERVE, under)
             )
-            yield Claim(
+            yield claim_of_one(
                 f"{name}-{under.policy}",
                 f"{what}, the most that AugServe takes off {under.label}'s",
                 f"{_W1}, {case.brief}",
-                "share",
                 number,
-                round(best.mean, 3),
-                spread=round(best.deviation, 3),
+                best,
+                unit="share",
                 note=f"{ours:.3g} s against {theirs:.3g} s; {reason}",
             )
 
@@ -172,14 +168,12 @@ def _ablation(results: Results) -> Iterable[Claim]:
         (of.AUGSERVE, of.BATCHING, 0.87 / 0.35, reasons.SCHEDULING),
     ):
         ratio = results.ratio(case, over, under, GOODPUT)
-        yield Claim(
+        yield claim_of_one(
             f"ablation-{'scheduling' if over == of.AUGSERVE else 'batching-' + under.policy}",
             f"requests within their SLOs per second, {over.label}'s over {under.label}'s",
             f"Merge, {case.rate_per_s:g} requests/s; {_W1}",
-            "ratio",
             round(claimed, 2),
-            round(ratio.mean, 3),
-            spread=round(ratio.deviation, 3),
+            ratio,
             note=f"{steps}; {reason}",
         )
 
@@ -190,15 +184,14 @@ def _breakdown(results: Results) -> Iterable[Claim]:
         (of.TOOLBENCH_MATCH, 0.0857, 0.0014),
     ):
         share = results.measured(case, of.AUGSERVE, "queue_share")
-        yield Claim(
+        yield claim_of_one(
             f"queueing-{case.workload}",
             "share of the time of what is over that it waits for an engine, AugServe's",
             f"{case.brief}; {_W1}",
-            "share",
             queueing,
-            round(share.mean, 3),
+            share,
+            unit="share",
             better=Better.LOWER,
-            spread=round(share.deviation, 3),
             note=f"the rest is executing; {reasons.QUEUEING}",
         )
         served = results.measured(case, of.AUGSERVE, "served_s").mean
@@ -221,15 +214,13 @@ def _for_tools(results: Results) -> Iterable[Claim]:
         ratio = results.ratio(case, of.AUGSERVE_ENGINE, of.INFERCEPT_ENGINE, GOODPUT)
         ours = results.measured(case, of.AUGSERVE_ENGINE, GOODPUT).mean
         gateway = results.measured(case, of.AUGSERVE, GOODPUT).mean
-        yield Claim(
+        yield claim_of_one(
             f"engine-{case.workload}",
             "requests within their SLOs per second, AugServe's over infercept's, both in an engine"
             " made for tools",
             f"{case.brief}; {_W1}",
-            "ratio",
             round(claimed, 2),
-            round(ratio.mean, 3),
-            spread=round(ratio.deviation, 3),
+            ratio,
             note=f"{ours:.2f} per second; by a gateway before vLLM of today {gateway:.2f};"
             f" {reasons.ENGINE}",
         )
@@ -238,13 +229,11 @@ def _for_tools(results: Results) -> Iterable[Claim]:
 def _small(results: Results) -> Iterable[Claim]:
     for under in (of.VLLM, of.INFERCEPT):
         ratios = [results.ratio(case, of.AUGSERVE, under, GOODPUT) for case in of.SMALL_CASES]
-        yield Claim(
+        yield claim_of_several(
             f"small-{under.policy}",
             f"requests within their SLOs per second, AugServe's over {under.label}'s",
             "GPT-J-6B on an RTX 4090, Poisson, 10 minutes",
-            "ratio",
             10.0,
-            span(ratios),
-            spread=noise(ratios),
+            ratios,
             note=f"{of_each(ratios, of.SMALL_CASES)}; {reasons.SMALL}",
         )

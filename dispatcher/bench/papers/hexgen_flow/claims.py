@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from dispatcher.bench.claims import Better, Claim
 from dispatcher.bench.fleets import FLEETS
+from dispatcher.bench.measured_claims import claim_of_several
 from dispatcher.bench.over_seeds import noise, span
 from dispatcher.bench.papers.hexgen_flow import reasons
 from dispatcher.bench.papers.hexgen_flow.cases import (
@@ -63,25 +64,21 @@ def _end_to_end(results: Results) -> Iterable[Claim]:
     for name in BASELINES:
         p95, throughput = _CLAIMED[name]
         scales = [results.scales(case, name) for case in HETERO_CASES]
-        yield Claim(
+        yield claim_of_several(
             f"p95-ratio-{name}",
             f"least SLO scale at 95 % attainment: {name}'s over HexGen-Flow's",
             _HETERO,
-            "ratio",
             p95,
-            span(scales),
-            spread=noise(scales),
+            scales,
             note=reasons.P95[name],
         )
         throughputs = [results.throughputs(case, name) for case in HETERO_CASES]
-        yield Claim(
+        yield claim_of_several(
             f"throughput-ratio-{name}",
             f"queries over makespan: HexGen-Flow's over {name}'s",
             _HETERO,
-            "ratio",
             throughput,
-            span(throughputs),
-            spread=noise(throughputs),
+            throughputs,
             note=reasons.THROUGHPUT[name],
         )
     for name, case, theirs, ours in _EXAMPLES:
@@ -117,14 +114,12 @@ def _homogeneous(results: Results) -> Iterable[Claim]:
 
 def _elsewhere(results: Results) -> Iterable[Claim]:
     found = [results.scales(case, name) for case in MAC_SQL_CASES for name in BASELINES]
-    yield Claim(
+    yield claim_of_several(
         "mac-sql",
         "P95 ratio against all three baselines",
         "MAC-SQL on Spider (trace 4); " + FLEETS["mac-sql"].note,
-        "ratio",
         (1.340, 1.383),
-        span(found),
-        spread=noise(found),
+        found,
         note=reasons.MAC_SQL,
     )
     for tenant, scale in TENANTS:
@@ -133,15 +128,13 @@ def _elsewhere(results: Results) -> Iterable[Claim]:
             for case in TENANT_CASES
             for name in BASELINES
         ]
-        yield Claim(
+        yield claim_of_several(
             f"two-tenants-{tenant}",
             f"P95 ratio of {tenant} against all three baselines",
             "trace 3, Hetero-1 and Hetero-2, 0.5 and 1.0 queries/s, two users in turn, SLO scale"
             f" {scale:g} for this one",
-            "ratio",
             (1.279, 1.357),
-            span(of_tenant),
-            spread=noise(of_tenant),
+            of_tenant,
             note=reasons.TENANTS,
         )
 
@@ -151,14 +144,12 @@ def _elsewhere(results: Results) -> Iterable[Claim]:
 
 def _ablations(results: Results) -> Iterable[Claim]:
     balance = [results.scales(case, "rr-pq") for case in HETERO_CASES]
-    yield Claim(
+    yield claim_of_several(
         "balance-against-round-robin",
         "P95 ratio of RR+PQ over WB+PQ",
         _HETERO,
-        "ratio",
         (1.105, 1.348),
-        span(balance),
-        spread=noise(balance),
+        balance,
         note=reasons.BALANCE,
     )
     queue = [results.scales(case, WB_FCFS) for case in HETERO_CASES]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dispatcher.bench.claims import Better, Claim
-from dispatcher.bench.over_seeds import Measured, means_told, noise, span
+from dispatcher.bench.measured_claims import claim_of_one, claim_of_several
+from dispatcher.bench.over_seeds import Measured, means_told, noise
 from dispatcher.bench.papers.llmsched import experiments as of
 from dispatcher.bench.papers.llmsched import reasons
 from dispatcher.bench.papers.llmsched.cases import RATE_PER_S, Case, Contender
@@ -58,14 +59,13 @@ def _note(*parts: str) -> str:
 def _cuts(results: Results) -> Iterable[Claim]:
     for case in of.MAIN_CASES:
         cuts = {one: results.cut(case, of.LLMSCHED, one, JCT) for one in of.BASELINES}
-        yield Claim(
+        yield claim_of_several(
             f"cut-{case.mix}",
             "part of baselines' mean job completion time that llmsched saves, least and most",
             case.label,
-            "share",
             CUTS[case.mix],
-            span(cuts.values()),
-            spread=noise(cuts.values()),
+            cuts.values(),
+            unit="share",
             note=_note(
                 _told(results, case, (of.LLMSCHED, *of.BASELINES)),
                 "Decima, a trained policy, is left out",
@@ -73,14 +73,13 @@ def _cuts(results: Results) -> Iterable[Claim]:
             ),
         )
         for one, cut in cuts.items():
-            yield Claim(
+            yield claim_of_one(
                 f"cut-{case.mix}-{one.policy}",
                 f"part of {one.label}'s mean job completion time that llmsched saves",
                 case.label,
-                "share",
                 CUTS[case.mix],
-                _rounded(cut),
-                spread=round(cut.deviation, 3),
+                cut,
+                unit="share",
                 note=_note(
                     "the claimed range is over all baselines",
                     "seeds: " + ", ".join(f"{value:.3f}" for value in cut.values),
@@ -103,14 +102,13 @@ def _floors(results: Results) -> Iterable[Claim]:
                 note="a floor, not the paper's number: no baseline is better",
             )
         both = [results.cut(case, of.LLMSCHED, one, JCT) for one in (of.FCFS, of.FAIR)]
-        yield Claim(
+        yield claim_of_several(
             f"floor-fcfs-fair-{case.mix}",
             "part of FCFS's and Fair's mean job completion time that llmsched saves",
             case.label,
-            "share",
             FLOOR,
-            span(both),
-            spread=noise(both),
+            both,
+            unit="share",
             note=_note("a floor, not the paper's number", reasons.FLOOR),
         )
 
@@ -162,14 +160,13 @@ def _ablations(results: Results) -> Iterable[Claim]:
     ):
         for case in of.MAIN_CASES:
             excess = results.excess(case, without, of.LLMSCHED, JCT)
-            yield Claim(
+            yield claim_of_one(
                 f"no-{name}-{case.mix}",
                 f"mean job completion time of {without.label}, above llmsched's",
                 case.label,
-                "share",
                 claimed[case.mix],
-                _rounded(excess),
-                spread=round(excess.deviation, 3),
+                excess,
+                unit="share",
                 note=_note(_told(results, case, (of.LLMSCHED, without)), reason),
             )
 
@@ -247,14 +244,13 @@ def _variants(results: Results) -> Iterable[Claim]:
         ("paper", of.PAPER, "as printed: by time, by counts, no turns of the overdue", ""),
     ):
         excess = [results.excess(case, other, of.LLMSCHED, JCT) for case in of.MAIN_CASES]
-        yield Claim(
+        yield claim_of_several(
             f"variant-{name}",
             f"mean job completion time {what}, above llmsched's",
             "all four mixes as in the main cases",
-            "share",
             0.0,
-            span(excess),
-            spread=noise(excess),
+            excess,
+            unit="share",
             note=_note(
                 "not the paper's number",
                 means_told(excess, (case.mix for case in of.MAIN_CASES), ".3f"),

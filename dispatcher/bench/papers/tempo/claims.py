@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from dispatcher.bench.claims import Better, Claim
+from dispatcher.bench.measured_claims import claim_of_one, claim_of_several
 from dispatcher.bench.over_seeds import Measured, noise, span
 from dispatcher.bench.papers.tempo import experiments as of
 from dispatcher.bench.papers.tempo import reasons
@@ -44,14 +45,12 @@ _HOUR = "one hour, 8B on an A100, batch 16, load 1.1, Poisson; chatbot and long 
 
 def _over_time(results: Results) -> Iterable[Claim]:
     gains = [results.ratio(case, of.TEMPO, of.VLLM, GAIN) for case in of.HOUR_CASES]
-    yield Claim(
+    yield claim_of_several(
         "gain-vllm",
         "service gain, Tempo's over vLLM's",
         _HOUR,
-        "ratio",
         (1.3, 8.3),
-        span(gains),
-        spread=noise(gains),
+        gains,
         note=_told(results, of.HOUR_CASES, GAIN, "{:.0f}") + reasons.GAIN,
     )
     for contender, claimed, better in (
@@ -59,15 +58,14 @@ def _over_time(results: Results) -> Iterable[Claim]:
         (of.VLLM, (0.4337, 0.9429), Better.HIGHER),
     ):
         drops = [results.measured(case, contender, drop) for case in of.HOUR_CASES]
-        yield Claim(
+        yield claim_of_several(
             f"decay-{contender.policy}",
             f"service gain that {contender.label} loses from the first ten minutes to the last",
             _HOUR,
-            "share",
             claimed,
-            span(drops),
+            drops,
+            unit="share",
             better=better,
-            spread=noise(drops),
             note=reasons.DECAY[contender.policy],
         )
 
@@ -84,14 +82,12 @@ def _told(results: Results, cases: Sequence[Case], figure: str, how: str) -> str
 def _goodput(results: Results) -> Iterable[Claim]:
     ratios = [results.ratio(case, of.TEMPO, of.VLLM, GOODPUT) for case in of.BATCH_CASES]
     met = [attained(results, case, of.VLLM) for case in of.BATCH_CASES]
-    yield Claim(
+    yield claim_of_several(
         "goodput-vllm",
         "SLO goodput, Tempo's over vLLM's",
         "8B with batch 8, 16, 32; 13B and 70B with 16; load 1.1, Poisson, one hour",
-        "ratio",
         (4.0, 10.3),
-        span(ratios),
-        spread=noise(ratios),
+        ratios,
         note=f"vLLM attains {min(met):.0%} to {max(met):.0%}; {reasons.GOODPUT}",
     )
 
@@ -101,14 +97,12 @@ def _throughput(results: Results) -> Iterable[Claim]:
     ratios = [results.ratio(case, of.TEMPO, of.VLLM, TOKENS) for case in of.HOUR_CASES]
     requests = [results.ratio(case, of.TEMPO, of.VLLM, "requests_per_s") for case in of.HOUR_CASES]
     low, high = span(requests)
-    yield Claim(
+    yield claim_of_several(
         "throughput-sarathi",
         "output tokens per second, Tempo's over Sarathi-FCFS's",
         _HOUR,
-        "ratio",
         (0.96, 0.98),
-        span(ratios),
-        spread=noise(ratios),
+        ratios,
         note=f"in requests per second {low} to {high}; {reasons.THROUGHPUT}",
     )
 
@@ -116,15 +110,13 @@ def _throughput(results: Results) -> Iterable[Claim]:
 def _oracle(results: Results) -> Iterable[Claim]:
     for figure, what in ((GOODPUT, "goodput"), (GAIN, "gain")):
         ratios = [results.ratio(case, of.TEMPO, of.PRECISE, figure) for case in of.HOUR_CASES]
-        yield Claim(
+        yield claim_of_several(
             f"oracle-{what}",
             f"{'SLO goodput' if what == 'goodput' else 'service gain'}, Tempo's over that of"
             " Tempo with true lengths",
             _HOUR,
-            "ratio",
             1.0,
-            span(ratios),
-            spread=noise(ratios),
+            ratios,
             note=f'claimed in words: "close to"; {reasons.ORACLE}',
         )
 
@@ -219,15 +211,13 @@ def _classes(results: Results) -> Iterable[Claim]:
         for part, claimed_of in (("p50", of.VLLM), ("p95", of.SJF), ("p95", of.AUTELLIX)):
             ratio = results.ratio(case, of.TEMPO, claimed_of, _of_class(name, figure, part))
             ours = results.measured(case, of.TEMPO, _of_class(name, figure, part)).mean
-            yield Claim(
+            yield claim_of_one(
                 f"class-{name}-{part}-{claimed_of.policy}",
                 f"{part.upper()} {what}, Tempo's over {claimed_of.label}'s",
                 "chatbot, one hour, 8B, batch 16, load 1.1",
-                "ratio",
                 1.0,
-                round(ratio.mean, 3),
+                ratio,
                 better=Better.LOWER,
-                spread=round(ratio.deviation, 3),
                 note=f"claimed in words; Tempo's is {ours:.1f} s; {reasons.CLASSES[name]}",
             )
 
@@ -236,15 +226,13 @@ def _parts(results: Results) -> Iterable[Claim]:
     for contender, name in ((of.NO_GRAPHS, "graphs"), (of.NO_LENGTHS, "lengths")):
         for figure, what in ((GOODPUT, "goodput"), (GAIN, "gain")):
             ratio = results.ratio(of.MAIN, of.TEMPO, contender, figure)
-            yield Claim(
+            yield claim_of_one(
                 f"without-{name}-{what}",
                 f"{'SLO goodput' if what == 'goodput' else 'service gain'}, Tempo's over that of"
                 f" {contender.label}",
                 "8B, batch 16, load 1.1, 15 minutes",
-                "ratio",
                 1.0,
-                round(ratio.mean, 3),
-                spread=round(ratio.deviation, 3),
+                ratio,
                 note=f"claimed in words; {reasons.PARTS[name]}",
             )
 
@@ -275,14 +263,12 @@ def _by_penalty(penalty: float) -> Callable[[Figures], float]:
 
 def _robustness(results: Results) -> Iterable[Claim]:
     by_penalty = [_worst(results, [of.MAIN], _by_penalty(p))[0][0] for p in of.PENALTIES]
-    yield Claim(
+    yield claim_of_several(
         "penalty",
         "service gain under other penalties, Tempo's over the best baseline's",
         f"a = {', '.join(f'{penalty:g}' for penalty in of.PENALTIES)}; 8B, batch 16, load 1.1",
-        "ratio",
         1.0,
-        span(by_penalty),
-        spread=noise(by_penalty),
+        by_penalty,
         note=f"claimed in words; {reasons.PENALTY}",
     )
     for name, what, cases, figure, claimed_of in (
@@ -293,14 +279,12 @@ def _robustness(results: Results) -> Iterable[Claim]:
         ratios, best = _worst(results, cases, figure)
         against = [results.ratio(case, of.TEMPO, of.VLLM, figure) for case in cases]
         low, high = span(against)
-        yield Claim(
+        yield claim_of_several(
             name,
             f"{what}, Tempo's over the best baseline's{claimed_of}",
             reasons.SETTINGS[name],
-            "ratio",
             1.0,
-            span(ratios),
-            spread=noise(ratios),
+            ratios,
             note=f"claimed in words; best baselines: {best}; against vLLM {low} to {high};"
             f" {reasons.ROBUST[name]}",
         )
