@@ -3,7 +3,8 @@
 The next call of a workflow mostly goes on from its last one: its prompt begins with what the
 engine that served that one may still have in its prefix cache. What is left there is an estimate:
 engines evict least recently used blocks first, so it is gone once more has been written since than
-fits beside it. How much of it helps is learned from what engines say they found, per application.
+fits beside it into their KV cache, or their offload tier where that holds more. How much of it
+helps is learned from what engines say they found, per application.
 
 Between two calls a workflow may wait for a tool that its last answer asked for (AugServe, section
 4.2; InferCept): such a session is *paused* until its next call, or until the tool has taken longer
@@ -128,6 +129,8 @@ class Sessions:
             return 0.0
         capacity_tokens = instance.spec.kv_capacity_tokens
         if capacity_tokens is not None:
+            # an offload tier gets what is written as it is written: the larger one keeps it longer
+            capacity_tokens = max(capacity_tokens, instance.spec.offload_tokens or 0)
             since = cache.written_tokens - place.written_tokens + instance.in_flight_tokens
             if since + place.tokens > capacity_tokens:
                 return 0.0

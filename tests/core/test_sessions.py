@@ -25,8 +25,10 @@ def gap_s(tool, p):
     return {"sql": 10.0 * p, "": 100.0 * p}.get(tool)
 
 
-def an_instance(name=A, capacity=None):
-    spec = InstanceSpec(name, frozenset({"m"}), kv_capacity_tokens=capacity, seats=4)
+def an_instance(name=A, capacity=None, offload=None):
+    spec = InstanceSpec(
+        name, frozenset({"m"}), kv_capacity_tokens=capacity, offload_tokens=offload, seats=4
+    )
     return Instance(spec, 0)
 
 
@@ -77,6 +79,16 @@ def test_what_has_been_evicted_since_is_gone():
     serve(sessions, here, a_call(1000, "x"), Usage(1000, 800))
     assert sessions.left_tokens(a_call(1500), here) == 1200
     serve(sessions, here, a_call(1000, "y"), Usage(1000, 1, cached_tokens=1000))
+    assert sessions.left_tokens(a_call(1500), here) == 0
+
+
+@pytest.mark.parametrize(("offload", "left"), [(None, 0), (2000, 0), (4000, 1200), (3199, 0)])
+def test_what_fell_into_the_offload_tier_is_still_there(offload, left):
+    sessions, here = Sessions(gap_s), an_instance(capacity=3000, offload=offload)
+    serve(sessions, here, a_call(1000), Usage(1000, 200))
+    serve(sessions, here, a_call(1000, "x"), Usage(1800, 200))
+    assert sessions.left_tokens(a_call(1500), here) == left
+    serve(sessions, here, a_call(1000, "x"), Usage(1800, 200))
     assert sessions.left_tokens(a_call(1500), here) == 0
 
 
