@@ -695,7 +695,17 @@ def test_ten_thousand_workflows_of_fifty_applications_stay_bounded() -> None:
         story.play(f"more-{number}", [("stage-0", 1.0)], application="app-0")
     assert story.profiles.stats()["applications"]["app-0"]["kept"] == 400
     assert story.profiles.stats()["row_bytes"] < 1_440_000
-    assert len(story.tracker.snapshot(0.0)["stage_models"]) == 50
+    # what a restart takes over is as much, and answers alike
+    text = json.dumps(story.tracker.snapshot(story.now_s))
+    restored = Story(fitter=None)
+    restored.at(story.now_s).tracker.restore(json.loads(text), story.now_s)
+    assert len(json.dumps(json.loads(text)["stage_models"])) < 6_000_000
+    for each in (story, restored):
+        each.calls = 1_000_000
+        each.play("new", [("stage-0", 4.0)], application="app-7", final=False)
+    assert restored.profiles.stats()["applications"] == story.profiles.stats()["applications"]
+    assert restored.remaining("new") == story.remaining("new")
+    assert restored.remaining("new").known
 
 
 def test_the_application_that_learned_least_recently_goes_first() -> None:
