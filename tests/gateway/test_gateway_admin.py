@@ -99,21 +99,62 @@ async def test_policies_are_switched_while_calls_wait_and_none_is_lost() -> None
         await running.until_empty()
 
 
+async def test_what_a_form_makes_of_parameters_is_shown() -> None:
+    async with scripted(ok) as (engine,), gateway([engine.url]) as running:
+        asked = {"name": "llmsched", "params": {"form": "paper", "measure": "work"}}
+        switched = (await running.http.put("/admin/policy", json=asked)).json()
+        assert switched == (await running.http.get("/admin/policy")).json()
+        # as asked for, so that another form can be asked for with the rest as it is
+        names = ("form", "placement", "measure", "overdue_share")
+        assert [switched["params"][n] for n in names] == ["paper", None, "work", None]
+        assert [switched["effective"][n] for n in names] == ["paper", "count", "work", 0.0]
+        again = {"name": "llmsched", "params": {**switched["params"], "form": "settled"}}
+        settled = (await running.http.put("/admin/policy", json=again)).json()
+        assert [settled["effective"][n] for n in names] == ["settled", "speed", "work", 0.02]
+
+
 @pytest.mark.parametrize(
-    ("body", "status"),
+    ("body", "status", "param", "says"),
     [
-        ({"name": "nope"}, 404),
-        ({"name": "hexgen-flow", "params": {"alpha": 7}}, 422),
-        ({"name": "hexgen-flow", "params": {"beta2": 1}}, 422),
-        ({}, 422),
+        ({"name": "nope"}, 404, "name", "no policy is called 'nope'"),
+        (
+            {"name": "hexgen-flow", "params": {"alpha": 7}},
+            422,
+            "params.alpha",
+            "hexgen-flow: alpha = 7: expected",
+        ),
+        (
+            {"name": "hexgen-flow", "params": {"beta2": 1}},
+            422,
+            "params.beta2",
+            "hexgen-flow: beta2 = 1: no such",
+        ),
+        (
+            {"name": "heteroserve", "params": {"bins": [5, 3]}},
+            422,
+            "params.bins",
+            "heteroserve: bins must be",
+        ),
+        (
+            {"name": "augserve", "params": {"beta_low": 2.0}},
+            422,
+            "params.beta_low",
+            "augserve: beta_low = 2.0",
+        ),
+        ({}, 422, "name", "name: missing"),
+        ({"name": "vllm", "params": 7}, 422, "params", "params: expected keys and values"),
     ],
 )
-async def test_a_switch_that_cannot_be_changes_nothing(body: dict[str, Any], status: int) -> None:
+async def test_a_switch_that_cannot_be_changes_nothing(
+    body: dict[str, Any], status: int, param: str, says: str
+) -> None:
     async with scripted(ok) as (engine,), gateway([engine.url]) as running:
         before = (await running.http.get("/admin/policy")).json()
         response = await running.http.put("/admin/policy", json=body)
         assert response.status_code == status
-        assert response.json()["error"]["message"]
+        error = response.json()["error"]
+        assert error["param"] == param
+        assert error["message"].startswith(says)
         assert (await running.http.get("/admin/policy")).json() == before
 
 

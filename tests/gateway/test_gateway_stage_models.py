@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -101,7 +102,9 @@ async def test_what_is_left_narrows_as_stages_end() -> None:
     async with modelled(predictors=fits_from(40)) as running:
         before = await running.http.post("/v1/workflows", json={"workflow": "pipeline", "id": "w"})
         assert before.status_code == 201
-        assert (await explained(running, "w"))["remaining"]["known"] is False
+        unknown = (await explained(running, "w"))["remaining"]
+        assert (unknown["known"], unknown["low_s"], unknown["high_s"]) == (False, None, None)
+        assert unknown["mean_s"] >= 0.0
         await warm(running)
         await jobs(running, 40)
         model = await until_modelled(running, samples=40)
@@ -191,6 +194,77 @@ async def test_what_is_no_plan_or_report_is_refused(path: str, body: Any, status
         assert found.json()["error"]["message"]
 
 
+async def test_a_plan_and_a_report_name_stages_that_there_are() -> None:
+    workflows = {"assistant": {"stages": ASSISTANT}}
+    async with emulated(1) as urls, gateway(urls, workflows=workflows) as running:
+        body = {"workflow": "assistant", "id": "w"}
+        assert (await running.http.post("/v1/workflows", json=body)).status_code == 201
+        for path, sent, param, code, says in (
+            (
+                "plan",
+                {"stages": [{"name": "dance"}]},
+                "stages",
+                "invalid_stages",
+                "stages: stage 'dance' is no candidate of 'tools'; expected: search, read",
+            ),
+            (
+                "stages",
+                {"stage": "serch", "duration_ms": 1},
+                "stage",
+                "unknown_stage",
+                "stage: stage 'serch' is none of 'assistant'; "
+                "expected: plan, tools, answer, search, read",
+            ),
+        ):
+            found = await running.http.post(f"/v1/workflows/w/{path}", json=sent)
+            assert found.status_code == 400
+            assert found.json()["error"] == {
+                "message": says,
+                "type": "invalid_request_error",
+                "param": param,
+                "code": code,
+            }
+        assert (await explained(running, "w"))["stages"] == []
+        right = {"stage": "search", "duration_ms": 1}
+        assert (await running.http.post("/v1/workflows/w/stages", json=right)).status_code == 200
+
+
+async def test_what_is_over_is_told_apart_from_what_never_was() -> None:
+    async with emulated(1) as urls, gateway(urls) as running:
+        await call(running, "done", "only", 5, final=True)
+        await call(running, "stopped", "first", 5)
+        stopped = await running.http.delete("/v1/workflows/stopped")
+        assert stopped.json() == {"id": "stopped", "cancelled_calls": 0}
+        for workflow, code, says in (
+            ("done", "workflow_ended", "The workflow 'done' is over: finished."),
+            ("stopped", "workflow_ended", "The workflow 'stopped' is over: cancelled."),
+            ("nobody", "workflow_not_found", "it never was, or it ended and has been forgotten"),
+        ):
+            sent = {"stages": [{"name": "a"}]}
+            found = await running.http.post(f"/v1/workflows/{workflow}/plan", json=sent)
+            assert found.status_code == 404
+            assert found.json()["error"]["code"] == code
+            assert says in found.json()["error"]["message"]
+        # a later call of that id is a workflow of its own
+        await call(running, "stopped", "again", 5)
+        assert (await explained(running, "stopped"))["state"] == "live"
+
+
+async def test_what_runs_is_over_without_any_event() -> None:
+    async with emulated(1, time_scale=1) as urls, gateway(urls) as running:
+        body = {"max_tokens": 400, "ignore_eos": True}
+        headers = {"x-headway-workflow-id": "w", "x-headway-stage": "only"}
+        running_call = asyncio.create_task(running.chat("go", headers=headers, **body))
+        await running.until(lambda: running.gateway.coordinator.attempts)
+        first = await explained(running, "w")
+        await asyncio.sleep(0.05)
+        second = await explained(running, "w")
+        assert second["remaining"]["mean_s"] < first["remaining"]["mean_s"]
+        assert second["elapsed_s"] > first["elapsed_s"]
+        running_call.cancel()
+        await asyncio.gather(running_call, return_exceptions=True)
+
+
 async def test_declared_candidates_of_a_stage_that_is_not_dynamic_are_refused() -> None:
     async with emulated(1) as urls, gateway(urls) as running:
         stages = [{"name": "a", "candidates": ["b"]}, {"name": "c", "kind": "regular"}]
@@ -207,7 +281,8 @@ async def test_declared_candidates_of_a_stage_that_is_not_dynamic_are_refused() 
 async def test_the_process_ends_when_nothing_is_due() -> None:
     async with modelled() as running:
         await jobs(running, 8)
-        await until_modelled(running)
+        fitted = await until_modelled(running)
+        assert abs(fitted["fitted_unix_s"] - time.time()) < 600.0
         models = running.gateway.stage_models
         await running.until(lambda: models._worker.pid is None)
         told = (await running.http.get("/admin/predictors")).json()["stage_fits"]
