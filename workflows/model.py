@@ -95,6 +95,8 @@ class Visit:
     budget_s: float | None = None
     steps: float = 0.0
     """Time that its longest member ran, in output tokens at the pace of its instance then."""
+    work_steps: float = 0.0
+    """The same of all its members together."""
 
     @property
     def name(self) -> str:

@@ -43,7 +43,8 @@ class Cell(NamedTuple):
     level: float
     steps: float
     seconds: float
-    tasks: int
+    tasks: float
+    """Work over duration: its calls, as many as they would be if all ran as long as the longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,9 @@ def row_of(workflow: Workflow, declared: Declared, tpot_s: float) -> Row:
         own = visit_cell(visit, declared)
         dynamic = declared.inside_of(visit.stage.name)
         if dynamic is not None:
-            inside.setdefault(dynamic, []).extend([*([own] if own is not None else []), *gaps])
+            # of one that failed nothing may be known
+            if parts := [*([own] if own is not None else []), *gaps]:
+                inside.setdefault(dynamic, []).extend(parts)
             continue
         for cell in (*gaps, *([own] if own is not None else [])):
             if cell.name not in cells and len(cells) < MAX_CELLS:
@@ -149,13 +152,15 @@ def visit_cell(visit: Visit, declared: Declared) -> Cell | None:
     if visit.ended_s is None or not (visit.succeeded or visit.at_client):
         return None
     name = visit_name(visit.stage.name, visit.number)
-    tasks = max(1, visit.members, visit.declared_width)
+    tasks = float(max(1, visit.members, visit.declared_width))
     if visit.at_client:
         kind = declared.kind(name)
         kind = StageKind.REGULAR if kind is StageKind.LLM else kind
         seconds = cut(visit.ended_s - visit.started_s, 0.0, MAX_S)
         return Cell(name, kind, visit.level, 0.0, seconds, tasks)
     steps = cut(visit.steps, 0.0, MAX_TOKENS)
+    if steps > 0.0:
+        tasks = max(1.0, visit.work_steps / steps)
     return Cell(name, StageKind.LLM, visit.level, steps, 0.0, tasks)
 
 
@@ -201,8 +206,9 @@ def dynamic_cell(dynamic: str, parts: Sequence[Cell], tpot_s: float) -> Cell:
             longest[part.level] = part
     steps = sum(part.steps for part in longest.values())
     seconds = sum(part.seconds for part in longest.values())
-    tasks = sum(part.tasks for part in parts if not part.name.startswith(GAP))
-    return Cell(dynamic, StageKind.DYNAMIC, min(longest), steps, seconds, max(1, tasks))
+    work_steps = sum(part.steps * part.tasks for part in parts)
+    tasks = max(1.0, work_steps / steps) if steps > 0.0 else 1.0
+    return Cell(dynamic, StageKind.DYNAMIC, min(longest), steps, seconds, tasks)
 
 
 def _length_s(cell: Cell, tpot_s: float) -> float:

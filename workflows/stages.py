@@ -152,7 +152,9 @@ def leave(workflow: Workflow, call: Call, result: CallResult, now_s: float) -> b
         visit.output_tokens = max(visit.output_tokens, bounds.tokens(result.output_tokens))
         visit.total_input_tokens += call.prompt_tokens
         visit.total_output_tokens += bounds.tokens(result.output_tokens)
-        visit.steps = max(visit.steps, _steps(call, result, now_s))
+        steps = _steps(call, result, now_s)
+        visit.steps = max(visit.steps, steps)
+        visit.work_steps += steps
     # A sibling that the client dropped after another had answered (a hedge) is no failure.
     if result.outcome is not Outcome.CANCELLED or not visit.succeeded:
         workflow.last_outcome = result.outcome

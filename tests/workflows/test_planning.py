@@ -280,6 +280,18 @@ def test_a_failed_first_visit_is_not_the_second_one() -> None:
     assert left_s(story) == pytest.approx((50 + 30) * TPOT_S)
 
 
+def test_a_workflow_of_which_a_planned_stage_failed_is_learned_from() -> None:
+    story = Story(declared={"app": ASSISTANT})
+    for number in range(30):
+        name = f"old-{number}"
+        story.play(name, [("plan", 1.0)], final=False)
+        story.end(story.begin(name, "search"), outcome=Outcome.ENGINE_ERROR)
+        story.play(name, [("answer", 2.0)])
+    known = story.profiles.stats()["applications"]["app"]
+    assert (known["workflows"], known["error"]) == (30, None)
+    assert "search" not in [each["stage"] for each in known["stages"]]
+
+
 def test_a_number_is_part_of_the_name_where_there_is_no_such_stage() -> None:
     story = declared(stage("issue#7", output_tokens=10), stage("issue#9", output_tokens=20))
     story.play("w", [("issue#7", 1.0)], final=False)

@@ -13,9 +13,17 @@ from workflow_world import work_s
 
 from dispatcher.core.ports import TrackerUpdate
 from dispatcher.core.types import CallId, CallSpec, InstanceId, Outcome, Slo, WorkflowId
-from dispatcher.core.workflow_types import CallResult, StagePlan, WorkflowDeclaration
+from dispatcher.core.workflow_types import (
+    CallResult,
+    StageKind,
+    StagePlan,
+    WorkflowDeclaration,
+)
+from dispatcher.stage_models import stage_fitter
 from workflows.graph_history import GraphBounds
+from workflows.plan import PlanError
 from workflows.settings import Structure, TrackerSettings, WorkflowDefaults
+from workflows.stage_profiles import StageModelSettings
 from workflows.tracker import Tracker
 
 SETTINGS = TrackerSettings(
@@ -29,12 +37,21 @@ SETTINGS = TrackerSettings(
     max_tools=3,
 )
 WORKFLOWS = st.sampled_from([WorkflowId(f"w{n}") for n in range(9)])
-STAGES = st.one_of(st.none(), st.sampled_from(["draft", "fix", "vote"]))
+STAGES = st.one_of(st.none(), st.sampled_from(["draft", "draft#2", "fix", "vote"]))
+DYNAMIC = StageKind.DYNAMIC
 PLANS = st.sampled_from(
     [
         (),
         (StagePlan("draft", width=2), StagePlan("vote")),
         (StagePlan("a"), StagePlan("b"), StagePlan("c", 1, 10, 20, after=("a", "b"))),
+        (StagePlan("draft"), StagePlan("some", kind=DYNAMIC), StagePlan("vote")),
+        (
+            StagePlan("draft", kind=DYNAMIC, candidates=("fix", "vote")),
+            StagePlan("more", kind=DYNAMIC, candidates=("tool", "draft#2")),
+            StagePlan("end", after=("more",)),
+        ),
+        (StagePlan("fix"), StagePlan("fix#2"), StagePlan("draft#3", after=("fix",))),
+        (StagePlan("vote"), StagePlan("fix", after=("draft",)), StagePlan("tool")),
     ]
 )
 NUMBERS = st.sampled_from([0.5, -1.0, 0.0, 1e300, math.inf, -math.inf, math.nan])
@@ -114,17 +131,30 @@ class TrackerMachine(RuleBasedStateMachine):
 
     @rule(workflow=WORKFLOWS, plan=PLANS)
     def declare(self, workflow, plan):  # type: ignore[no-untyped-def]
-        self.take(
-            self.tracker.declare(WorkflowDeclaration(workflow, "app", stages=plan), self.now_s)
-        )
+        before = self.tracker.explain(workflow, self.now_s)
+        declaration = WorkflowDeclaration(workflow, "app", stages=plan)
+        try:
+            self.take(self.tracker.declare(declaration, self.now_s))
+        except PlanError:
+            assert self.tracker.explain(workflow, self.now_s) == before
 
     @rule(workflow=WORKFLOWS, plan=PLANS)
     def post(self, workflow, plan):  # type: ignore[no-untyped-def]
-        self.take(self.tracker.plan_posted(workflow, plan, self.now_s))
+        before = self.tracker.explain(workflow, self.now_s)
+        try:
+            self.take(self.tracker.plan_posted(workflow, plan, self.now_s))
+        except PlanError:
+            assert self.tracker.explain(workflow, self.now_s) == before
 
-    @rule(workflow=WORKFLOWS, stage=st.sampled_from(["draft", "tool"]), duration_s=NUMBERS)
+    @rule(
+        workflow=WORKFLOWS, stage=st.sampled_from(["draft", "tool", "tool#2"]), duration_s=NUMBERS
+    )
     def report(self, workflow, stage, duration_s):  # type: ignore[no-untyped-def]
-        self.take(self.tracker.stage_reported(workflow, stage, duration_s, self.now_s))
+        before = self.tracker.explain(workflow, self.now_s)
+        try:
+            self.take(self.tracker.stage_reported(workflow, stage, duration_s, self.now_s))
+        except PlanError:
+            assert self.tracker.explain(workflow, self.now_s) == before
 
     @rule(workflow=WORKFLOWS, cancelled=st.booleans())
     def finish(self, workflow, cancelled):  # type: ignore[no-untyped-def]
@@ -153,6 +183,10 @@ class TrackerMachine(RuleBasedStateMachine):
             workflow_id = WorkflowId(str(line["id"]))
             json.dumps(self.tracker.explain(workflow_id), allow_nan=False)
             assert self.tracker.remaining_work_s(workflow_id, work_s) >= 0
+            for later_s in (None, self.now_s, self.now_s + 7.0):
+                left = self.tracker.remaining(workflow_id, work_s, later_s)
+                assert left is not None
+                assert 0 <= left.low_s <= left.mean_s <= left.high_s < math.inf
 
     def teardown(self) -> None:
         if not hasattr(self, "tracker"):
@@ -181,6 +215,32 @@ class GraphTrackerMachine(TrackerMachine):
     )
 
 
+class ModelTrackerMachine(TrackerMachine):
+    """Models from two workflows on, of applications that clients declare."""
+
+    tracker_settings = replace(
+        SETTINGS,
+        stage_models=StageModelSettings(
+            min_workflows=2, refit_after=3, rows=6, applications=2, fitter=stage_fitter(None)
+        ),
+    )
+
+    @rule(workflow=WORKFLOWS, seconds=st.floats(0.1, 20), plan=PLANS)
+    def play(self, workflow, seconds, plan):  # type: ignore[no-untyped-def]
+        """A whole workflow, so that there are models to ask."""
+        if workflow in self.live.values():
+            return
+        self.declare(workflow, plan)
+        for stage, final in (("draft", False), ("fix", False), ("vote", True)):
+            self.arrive(workflow, stage, None, "app", None, None, None, final, None)
+            call_id = CallId(f"c{self.calls}")
+            self.tracker.call_dispatched(call_id, InstanceId("a"), 0.0, self.now_s)
+            self.now_s += seconds
+            del self.live[call_id]
+            result = CallResult(Outcome.OK, InstanceId("a"), 10, 10, tpot_s=0.1)
+            self.take(self.tracker.call_ended(call_id, result, self.now_s))
+
+
 # Not shrunk: that takes minutes here, and the history that failed is printed whole anyway.
 _SETTINGS = settings(
     max_examples=60,
@@ -188,6 +248,8 @@ _SETTINGS = settings(
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
-TrackerMachine.TestCase.settings = GraphTrackerMachine.TestCase.settings = _SETTINGS
+for machine in (TrackerMachine, GraphTrackerMachine, ModelTrackerMachine):
+    machine.TestCase.settings = _SETTINGS
 test_random_histories = TrackerMachine.TestCase
 test_random_histories_with_graphs = GraphTrackerMachine.TestCase
+test_random_histories_with_models = ModelTrackerMachine.TestCase
