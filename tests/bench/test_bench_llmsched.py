@@ -10,7 +10,15 @@ from paper_documents import check_drawn, claims_by_id, document_of
 
 from dispatcher.bench.papers import PAPERS
 from dispatcher.bench.papers.llmsched import EXPERIMENT, experiments, play
-from dispatcher.bench.papers.llmsched.cases import LOAD, MIXES, Case, Contender
+from dispatcher.bench.papers.llmsched.cases import (
+    ENGINES,
+    LOAD,
+    LONG_RUN,
+    LONG_RUN_SEED,
+    MIXES,
+    Case,
+    Contender,
+)
 from dispatcher.bench.papers.llmsched.overhead import overhead_of
 from dispatcher.bench.papers.llmsched.play import score
 from dispatcher.core.types import Outcome
@@ -101,14 +109,18 @@ def test_it_is_found_by_its_name_with_three_seeds() -> None:
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_engines_are_as_many_as_the_load_wants(mix: str) -> None:
+def test_engines_stay_whatever_comes(mix: str) -> None:
     case = Case(mix)
-    assert case.load == pytest.approx(LOAD, abs=0.05)
     assert len(case.fleet.hardware) >= 2
-    # whatever comes, engines stay
-    heavier = replace(case, rate_per_s=1.2)
-    assert heavier.fleet == case.fleet
-    assert heavier.load == pytest.approx(case.load * 4 / 3)
+    assert replace(case, rate_per_s=1.2).fleet == case.fleet
+
+
+def test_engines_are_as_busy_as_is_said_of_them(monkeypatch) -> None:
+    monkeypatch.setattr(play, "WARM_UP_PER_APPLICATION", 22)
+    told = ENGINES["planning"].load
+    found = play.figures_of((Case("planning", jobs=LONG_RUN), experiments.FCFS, LONG_RUN_SEED))
+    assert found["busy"] == pytest.approx(told, abs=0.01)
+    assert told == pytest.approx(LOAD, abs=0.05)
 
 
 def test_every_contender_meets_the_same_jobs_and_the_same_seed_the_same_figures(

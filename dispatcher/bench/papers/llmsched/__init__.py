@@ -15,7 +15,7 @@ from typing import Any
 from dispatcher.bench.claims import Experiment, ExperimentOptions, Findings, Summary
 from dispatcher.bench.papers.llmsched import experiments as of
 from dispatcher.bench.papers.llmsched import play
-from dispatcher.bench.papers.llmsched.cases import LOAD, Case, Contender, seat_s, work_of
+from dispatcher.bench.papers.llmsched.cases import ENGINES, LOAD, Case, Contender, work_of
 from dispatcher.bench.papers.llmsched.claims import claims_of
 from dispatcher.bench.papers.llmsched.pictures import draw
 from dispatcher.bench.papers.llmsched.results import JCT, Results
@@ -59,8 +59,7 @@ def _setting() -> dict[str, Any]:
         "mixes": {
             case.mix: {
                 "fleet": case.fleet.described(),
-                "load": case.load,
-                "seat_s_per_job": seat_s(case.mix, case.fleet.seats),
+                "load": ENGINES[case.mix].load,
                 "output_tokens_per_job": work_of(case.mix).output_tokens,
                 "prompt_tokens_per_job": work_of(case.mix).prompt_tokens,
             }

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from dispatcher.bench.fleets import Fleet, Hardware
-from dispatcher.bench.mean_work import SAMPLE_SEED, MeanWork, decode_s, mean_work
+from dispatcher.bench.mean_work import SAMPLE_SEED, MeanWork, mean_work
 from dispatcher.core.workflow_types import StagePlan
 from dispatcher.simulator.workloads import Mixed, Poisson, make_trace
 from dispatcher.simulator.workloads.llmsched import (
@@ -23,14 +24,10 @@ RATE_PER_S = 0.9
 """Jobs; section V's moderately loaded cluster."""
 JOBS = 300
 LOAD = 0.85
-"""Seconds of seats that the jobs of a second need, over seats, at `RATE_PER_S`."""
-NEAR = 0.04
-"""Loads that differ by less count as equally near: seats are whole."""
+"""Share of seats in use, on average, that section V configures executors for."""
 GPU = "H100"
 """An H800 computes as an H100 does; only its links are slower, and one GPU has none."""
 SIZE = "7b"
-MOST_SEATS = 16
-"""Of one engine: the largest batch."""
 MIXES: Mapping[str, Mixed] = {
     "mixed": LLMSCHED,
     "predefined": LLMSCHED_PREDEFINED,
@@ -41,6 +38,28 @@ DECLARED: Mapping[str, tuple[StagePlan, ...]] = {
     name: application.stages for name, application in APPLICATIONS.items()
 }
 """What applications are made of (Fig. 4): known beforehand, as to the paper's schedulers."""
+
+
+class Engines(NamedTuple):
+    """What a mix comes to."""
+
+    count: int
+    seats: int
+    """Of each."""
+    load: float
+    """Share of seats in use over `LONG_RUN` jobs at `RATE_PER_S`, first come, first served."""
+
+
+LONG_RUN = 1_500
+LONG_RUN_SEED = 7_000_003
+"""Another than any that schedulers are compared on."""
+ENGINES: Mapping[str, Engines] = {
+    "mixed": Engines(4, 2, 0.87),
+    "predefined": Engines(4, 6, 0.85),
+    "chain-like": Engines(3, 1, 0.81),
+    "planning": Engines(2, 1, 0.86),
+}
+"""Those of two to five engines, of at most 16 seats each, with whose load `LOAD` was met best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +79,17 @@ class Case:
     @property
     def fleet(self) -> Fleet:
         """What it comes to."""
-        return fleet_of(self.mix)
-
-    @property
-    def load(self) -> float:
-        """Of its engines, in the long run."""
-        fleet = self.fleet
-        seats = len(fleet.hardware) * fleet.seats
-        return self.rate_per_s * seat_s(self.mix, fleet.seats) / seats
+        engines = ENGINES[self.mix]
+        hardware = (Hardware(GPU),) * engines.count
+        return Fleet(f"llmsched-{self.mix}", SIZE, hardware, engines.seats)
 
     @property
     def label(self) -> str:
         """For tables and settings."""
-        fleet = self.fleet
+        engines = ENGINES[self.mix]
         return (
-            f"{self.mix}: {self.jobs} jobs, Poisson {self.rate_per_s:g}/s, {len(fleet.hardware)}"
-            f" x Llama-3.1-8B on H800 with {fleet.seats} seats each (load {self.load:.2f})"
+            f"{self.mix}: {self.jobs} jobs, Poisson {self.rate_per_s:g}/s, {engines.count} x"
+            f" Llama-3.1-8B on H800 with {engines.seats} seats each"
         )
 
     def trace(self, seed: int) -> list[TraceWorkflow]:
@@ -94,37 +108,6 @@ def work_of(mix: str) -> MeanWork:
     return mean_work(
         make_trace(MIXES[mix], Poisson(), rate_per_s=1.0, seed=SAMPLE_SEED, count=_SAMPLE)
     )
-
-
-@lru_cache(maxsize=256)
-def seat_s(mix: str, seats: int) -> float:
-    """Seconds for which a job of a mix has a seat, all its calls together, on full engines.
-
-    While one call decodes, prompts of the others in its batch are computed in between.
-    """
-    (engine,) = Fleet("probe", SIZE, (Hardware(GPU),), seats).engines()
-    work, timing = work_of(mix), engine.config.timing
-    token_s = decode_s(engine.config, seats, work.context_tokens)
-    chunk = 2048
-    prefill_s = timing.iteration_s(1, chunk, chunk, chunk * chunk / 2.0, 1) / chunk
-    return work.output_tokens * token_s + seats * work.prompt_tokens * prefill_s
-
-
-@lru_cache(maxsize=8)
-def fleet_of(mix: str) -> Fleet:
-    """At least two engines with as many seats as bring the mix nearest to `LOAD`.
-
-    Of those equally near, the one of fewest engines.
-    """
-    choices = [(count, seats) for count in range(2, 11) for seats in range(1, MOST_SEATS + 1)]
-
-    def off(choice: tuple[int, int]) -> tuple[int, int]:
-        count, seats = choice
-        load = RATE_PER_S * seat_s(mix, seats) / (count * seats)
-        return (round(abs(load - LOAD) / NEAR), count)
-
-    count, seats = min(choices, key=off)
-    return Fleet(f"llmsched-{mix}", SIZE, (Hardware(GPU),) * count, seats)
 
 
 @dataclass(frozen=True, slots=True)
