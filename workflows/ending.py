@@ -32,7 +32,8 @@ def close_books(workflow: Workflow, state: State) -> WorkflowRecord:
             visit.ended_s = workflow.last_ended_s
         visit.stage.open = None
     workflow.by_key.clear()
-    workflow.plan = workflow.resolution = None
+    # where it stood names the model of that time, which later ones take the place of
+    workflow.plan = workflow.resolution = workflow.standing = None
     workflow.state = state
     ended_s = workflow.last_ended_s
     workflow.ended_s = workflow.started_s if ended_s is None else ended_s

@@ -36,7 +36,8 @@ def posted(
         PlanError: The stages are no graph, or one is no candidate; nothing has changed then.
     """
     known = workflow.resolution
-    if known is None and resolvable(application):
+    # one that was declared without a dynamic stage is as its client said, not as its application is
+    if known is None and workflow.plan is None and resolvable(application):
         known = Resolution(Plan(application))
     if known is None:
         plan = Plan(stages, workflow.stages)

@@ -131,6 +131,18 @@ def test_stages_of_the_configuration_stay_where_a_workflow_was_not_declared() ->
     assert left_s(story) == pytest.approx((20 + 30) * TPOT_S)
 
 
+def test_stages_of_the_configuration_give_way_to_a_workflow_s_own() -> None:
+    story = Story(declared={"app": ASSISTANT})
+    own = (stage("draft", output_tokens=10), stage("vote", output_tokens=80))
+    declaration = WorkflowDeclaration(W, "app", slo_s=100.0, stages=own)
+    story.tracker.declare(declaration, story.now_s)
+    story.play("w", [("draft", 1.0)], final=False)
+    post(story, stage("fix", output_tokens=20))
+    assert left_s(story) == pytest.approx(20 * TPOT_S)
+    post(story, stage("fix", output_tokens=20), stage("mend", output_tokens=40))
+    assert left_s(story) == pytest.approx((20 + 40) * TPOT_S)
+
+
 def test_a_new_declaration_begins_anew() -> None:
     story = declared(*ASSISTANT)
     post(story, stage("search", output_tokens=20))

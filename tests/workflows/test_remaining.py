@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
+import weakref
 
 import pytest
 from stage_story import TPOT_S, Story, needs_library, sizes, stage, work_s
@@ -122,6 +124,21 @@ def test_a_planned_stage_that_runs_shrinks() -> None:
     # at the client nobody says when it began: when the call before it ended
     assert after(story, 3.0).mean_s == pytest.approx(1.0 + 2.0, rel=0.02)
     assert ordered(after(story, 3.0))
+
+
+def test_what_has_ended_keeps_no_model() -> None:
+    story = Story(learner=None, refit_after=10)
+    for number in range(20):
+        story.play(f"old-{number}", [("draft", 1.0), ("vote", 2.0)])
+    story.play("w", [("draft", 1.0)], final=False)
+    assert story.remaining("w").known
+    model = weakref.ref(story.profiles._applications["app"].profile)
+    story.play("w", [("vote", 2.0)])
+    for number in range(20):
+        story.play(f"new-{number}", [("draft", 1.0), ("vote", 2.0)])
+    gc.collect()
+    assert story.explain("w")["state"] == "finished"
+    assert model() is None
 
 
 def test_when_a_model_was_fitted_is_told_and_kept() -> None:
