@@ -123,7 +123,9 @@ def emulate(  # noqa: PLR0917 - these are options
         int, typer.Option(min=0, help="KV blocks in host memory that evicted ones come back from")
     ] = 0,
     stream_interval: Annotated[int, typer.Option(min=1, help="tokens per event")] = 1,
-    replies: Annotated[Path | None, typer.Option(help="scripts texts and tool calls by pattern")] = None,
+    replies: Annotated[
+        Path | None, typer.Option(help="scripts texts and tool calls by pattern")
+    ] = None,
     seed: Annotated[int, typer.Option(help="of lengths and texts")] = 0,
 ) -> None:
     """Run one emulated engine that speaks vLLM's API and metrics."""
