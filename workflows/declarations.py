@@ -25,8 +25,6 @@ def check_stages(stages: Sequence[StagePlan]) -> None:
     if len(stages) > MAX_DECLARED_STAGES:
         raise PlanError(f"stages: expected at most {MAX_DECLARED_STAGES}, not {len(stages)}")
     for stage in stages:
-        if stage.candidates and stage.kind is not StageKind.DYNAMIC:
-            raise PlanError(f"stage {stage.name!r}: only a dynamic stage has candidates")
         if len(stage.candidates) > MAX_PLAN_STAGES:
             raise PlanError(f"stage {stage.name!r}: expected at most {MAX_PLAN_STAGES} candidates")
 

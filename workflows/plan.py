@@ -37,6 +37,8 @@ def _check(stage: StagePlan) -> None:
             raise PlanError(f"{where}: {name} must be at least 0 and at most {MAX_TOKENS}")
     if len(stage.after) > MAX_PLAN_STAGES:
         raise PlanError(f"{where}: after: expected at most {MAX_PLAN_STAGES} stages")
+    if stage.candidates and stage.kind is not StageKind.DYNAMIC:
+        raise PlanError(f"{where}: only a dynamic stage has candidates")
 
 
 class Plan:
@@ -52,7 +54,7 @@ class Plan:
 
     Raises:
         PlanError: A name twice, an `after` that names no stage, a circle, too many stages, a
-            width or a length out of bounds.
+            width or a length out of bounds, candidates of a stage that is not dynamic.
 
     Example:
         >>> plan = Plan([StagePlan("draft"), StagePlan("a", after=("draft",)),

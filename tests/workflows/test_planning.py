@@ -161,6 +161,7 @@ def test_a_new_declaration_begins_anew() -> None:
         ([stage("search"), stage("search")], "declared twice"),
         ([stage("search", after=["answer"])], "circle"),
         ([stage("search", after=["nowhere"])], "no stage"),
+        ([StagePlan("search", candidates=("read",))], "'search': only a dynamic stage has cand"),
     ],
 )
 def test_a_plan_that_does_not_fit_is_refused_and_changes_nothing(posted, message) -> None:
@@ -170,6 +171,11 @@ def test_a_plan_that_does_not_fit_is_refused_and_changes_nothing(posted, message
     with pytest.raises(PlanError, match=message):
         post(story, *posted)
     assert (story.explain("w"), left_s(story)) == before
+
+
+def test_candidates_of_a_stage_whose_kind_was_forgotten_are_refused_not_dropped() -> None:
+    with pytest.raises(PlanError, match="'tools': only a dynamic stage has candidates"):
+        declared(stage("plan"), StagePlan("tools", candidates=("search",)), stage("answer"))
 
 
 def test_where_nobody_said_what_may_come_planned_stages_are_learned() -> None:
