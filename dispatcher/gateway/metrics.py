@@ -218,7 +218,9 @@ class Metrics:
         self.workflow_duration.labels(name).observe(max(0.0, record.duration_s))
         if record.workflow_id == self._single:
             return
-        self.workflow_slo.labels(name, "met" if record.met_slo else "missed").inc()
+        # both from the first on: where there were only misses, a share met is 0 and not absent
+        met, missed = (self.workflow_slo.labels(name, how) for how in ("met", "missed"))
+        (met if record.met_slo else missed).inc()
 
     def watch(
         self, coordinator: Coordinator, fleet: Fleet, alpha: Callable[[], float | None]
