@@ -45,7 +45,7 @@ def pyplot() -> Any:
         from matplotlib import pyplot as plt  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise PlotsMissingError(
-            "plots need matplotlib: pip install 'headway[plots]', or leave --out away"
+            "plots need matplotlib: pip install 'matplotlib>=3.8', or leave --out away"
         ) from error
     mpl.use("svg")
     mpl.rcParams["svg.hashsalt"] = "headway"

@@ -90,12 +90,12 @@ def test_a_trace_that_is_not_there_is_told():
 
 def test_pictures_without_matplotlib_are_refused_before_anything_is_played(monkeypatch, tmp_path):
     def missing():
-        raise plots.PlotsMissingError("plots need matplotlib: pip install 'headway[plots]'")
+        raise plots.PlotsMissingError("plots need matplotlib: pip install it")
 
     monkeypatch.setattr(plots, "require", missing)
     done = invoke(*SMALL, "--out", tmp_path, "--jobs", "1")
     assert done.exit_code == 2
-    assert "headway[plots]" in done.output
+    assert "pip install" in done.output
     assert "plays" not in done.output
 
 
