@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from dispatcher.bench.fleets import Fleet, Hardware
 from dispatcher.bench.mean_work import SAMPLE_SEED, MeanWork, mean_work
@@ -40,7 +39,8 @@ DECLARED: Mapping[str, tuple[StagePlan, ...]] = {
 """What applications are made of (Fig. 4): known beforehand, as to the paper's schedulers."""
 
 
-class Engines(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Engines:
     """What a mix comes to."""
 
     count: int
