@@ -26,7 +26,14 @@ def closing_of(workflow: Workflow, call: Call) -> State | None:
 
 
 def close_books(workflow: Workflow, state: State) -> WorkflowRecord:
-    """Mark it ended at the end of its last call, and let go of what only live ones need."""
+    """Mark it ended at the end of its last call, and let go of what only live ones need.
+
+    One of which no call has ended, ended with the last stage that its client reported.
+    """
+    ended_s = workflow.last_ended_s
+    if ended_s is None:
+        reported = (visit.ended_s for visit in workflow.visits if visit.ended_s is not None)
+        ended_s = max(reported, default=workflow.started_s)
     for visit in workflow.visits:
         if visit.ended_s is None:
             visit.ended_s = workflow.last_ended_s
@@ -35,8 +42,7 @@ def close_books(workflow: Workflow, state: State) -> WorkflowRecord:
     # where it stood names the model of that time, which later ones take the place of
     workflow.plan = workflow.resolution = workflow.standing = None
     workflow.state = state
-    ended_s = workflow.last_ended_s
-    workflow.ended_s = workflow.started_s if ended_s is None else ended_s
+    workflow.ended_s = ended_s
     return WorkflowRecord(
         workflow_id=workflow.workflow_id,
         application=workflow.application,

@@ -17,6 +17,8 @@ from dispatcher.emulator import errors
 
 _DEPTH_MAX = 8
 """Of made-up arguments; what is nested deeper in a schema is left out."""
+_EXACT = 2**53
+"""Whole numbers below it are written by everybody alike."""
 _USAGE = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
 _SIMPLE: Mapping[str, object] = {"boolean": True, "null": None, "array": [], "string": "example"}
 
@@ -179,7 +181,9 @@ def made_up(schema: object, digest: int, depth: int = 0) -> object:
         kind = kind[0]
     if kind in ("integer", "number"):
         low = schema.get("minimum", 0)
-        return (low if isinstance(low, int) else 0) + digest % 10
+        if not isinstance(low, int) or low < _EXACT:
+            return (low if isinstance(low, int) else 0) + digest % 10
+        return low
     properties = schema.get("properties")
     if kind != "object" or not isinstance(properties, dict):
         return _SIMPLE.get(str(kind), {})

@@ -14,7 +14,6 @@ import pytest
 from emulated import CHAT, chat_body, engine, events
 
 from dispatcher.emulator import EmulatorSettings, running_fleet
-from dispatcher.emulator.tool_calls import made_up
 
 SEARCH = {
     "type": "function",
@@ -226,30 +225,6 @@ async def test_a_scripted_tool_that_cannot_be_used_is_refused(tmp_path: Path, to
     with pytest.raises(ValueError, match="tool"):
         async with engine(replies=path):
             pass
-
-
-@pytest.mark.parametrize(
-    ("schema", "value"),
-    [
-        ({"type": ["number", "null"]}, 3),
-        ({"type": "boolean"}, True),
-        ({"anyOf": [{"const": "a"}, {"type": "null"}]}, "a"),
-        ({"type": "array", "items": {}}, []),
-        ({"properties": {"a": {"properties": {"b": {"type": "null"}}}}}, {"a": {"b": None}}),
-        ({"type": {}}, {}),
-        ("no schema", {}),
-        (None, {}),
-    ],
-)
-def test_values_that_fit_a_schema(schema: object, value: object):
-    assert made_up(schema, 3) == value
-
-
-def test_a_schema_that_is_nested_without_end_has_one():
-    schema: dict[str, Any] = {}
-    for _ in range(500):
-        schema = {"anyOf": [schema]}
-    assert made_up(schema, 0) == {}
 
 
 async def agent(

@@ -460,6 +460,14 @@ def test_a_reported_stage_counts_as_one() -> None:
     assert (row["name"], row["at_client"], row["actual_s"]) == ("execute", True, 2)
 
 
+def test_a_workflow_of_reported_stages_alone_ends_with_the_last_of_them() -> None:
+    world = World()
+    world.tracker.declare(WorkflowDeclaration(W, "app"), 1.0)
+    world.tracker.stage_reported(W, "execute", 2.0, 4.0)
+    world.tracker.finish(W, 9.0, cancelled=False)
+    assert world.explain()["elapsed_s"] == 3
+
+
 def test_explain_tells_what_was_decided_and_what_came_of_it() -> None:
     world = World()
     world.at(10).arrive("a", stage="draft", prompt_tokens=500, max_tokens=50, slo_s=60.0)
