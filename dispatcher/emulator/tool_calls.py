@@ -181,9 +181,8 @@ def made_up(schema: object, digest: int, depth: int = 0) -> object:
         kind = kind[0]
     if kind in ("integer", "number"):
         low = schema.get("minimum", 0)
-        if not isinstance(low, int) or low < _EXACT:
-            return (low if isinstance(low, int) else 0) + digest % 10
-        return low
+        least = low if isinstance(low, int) else 0
+        return least + (digest % 10 if least < _EXACT else 0)
     properties = schema.get("properties")
     if kind != "object" or not isinstance(properties, dict):
         return _SIMPLE.get(str(kind), {})
