@@ -118,33 +118,7 @@ def workflow_routes(gateway: Gateway) -> APIRouter:
 
     @router.post("", summary="Declare a workflow; answers its id and a quote", status_code=201)
     async def declare(body: WorkflowBody, request: Request) -> dict[str, Any]:
-        gateway.refuse_if_closing()
-        terms = terms_of(request)
-        workflow_id = body.id or new_id("wf")
-        slo_s = None if body.slo_ms is None else body.slo_ms / 1000.0
-        declaration = WorkflowDeclaration(
-            workflow_id=terms.own(workflow_id),
-            application=body.workflow,
-            tenant=terms.name,
-            slo_s=terms.end_to_end_s(slo_s, gateway.usual_slo_s(body.workflow)),
-            stages=tuple(stage.plan() for stage in body.stages),
-        )
-        _handle(gateway, WorkflowDeclared(declaration), "stages")
-        quote = reports.quote(gateway.coordinator, declaration)
-        finish_s = quote.earliest_finish_s
-        return {
-            "id": workflow_id,
-            "workflow": declaration.application,
-            "quote": {
-                "feasible": quote.feasible,
-                # JSON knows no infinity: nothing is up
-                "earliest_finish_s": finish_s if finish_s < float("inf") else None,
-                # nobody knows, where no model speaks
-                "finish_low_s": None,
-                "finish_high_s": None,
-                **quote.details,
-            },
-        }
+        return _declare(gateway, body, terms_of(request))
 
     @router.post("/{workflow_id:path}/plan", summary="Post what a planner has decided")
     async def plan(workflow_id: str, body: PlanBody, request: Request) -> dict[str, Any]:
@@ -187,6 +161,36 @@ def workflow_routes(gateway: Gateway) -> APIRouter:
         return {"id": workflow_id, "cancelled_calls": len(calls)}
 
     return router
+
+
+def _declare(gateway: Gateway, body: WorkflowBody, terms: TenantTerms) -> dict[str, Any]:
+    """Its id, and whether its SLO can be kept now."""
+    gateway.refuse_if_closing()
+    workflow_id = body.id or new_id("wf")
+    slo_s = None if body.slo_ms is None else body.slo_ms / 1000.0
+    declaration = WorkflowDeclaration(
+        workflow_id=terms.own(workflow_id),
+        application=body.workflow,
+        tenant=terms.name,
+        slo_s=terms.end_to_end_s(slo_s, gateway.usual_slo_s(body.workflow)),
+        stages=tuple(stage.plan() for stage in body.stages),
+    )
+    _handle(gateway, WorkflowDeclared(declaration), "stages")
+    quote = reports.quote(gateway.coordinator, declaration)
+    finish_s = quote.earliest_finish_s
+    return {
+        "id": workflow_id,
+        "workflow": declaration.application,
+        "quote": {
+            "feasible": quote.feasible,
+            # JSON knows no infinity: nothing is up
+            "earliest_finish_s": finish_s if finish_s < float("inf") else None,
+            # nobody knows, where no model speaks
+            "finish_low_s": None,
+            "finish_high_s": None,
+            **quote.details,
+        },
+    }
 
 
 def _handle(
