@@ -33,7 +33,7 @@ def test_without_matplotlib_the_message_says_what_to_install(monkeypatch):
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(plots.PlotsMissingError, match=r"pip install 'headway\[plots\]'"):
+    with pytest.raises(plots.PlotsMissingError, match="pip install 'matplotlib>="):
         plots.require()
 
 
