@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import pytest
 from calibration_harness import SLOW_GPU, emulated, headway, nothing_in, running_in, until
 
 from dispatcher.calibration.client import EngineClient
@@ -96,6 +98,18 @@ async def cached_tokens(url: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in found)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What is started can be interrupted, also where a shell in the background started the tests.
+
+    Such a shell has SIGINT ignored, which programs hand down.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 async def test_an_interrupted_one_leaves_no_call_behind(tmp_path: Path) -> None:
     out = tmp_path / "profile.yaml"
     async with emulated({"time_scale": 0.5}) as [url]:
